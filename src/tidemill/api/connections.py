@@ -53,7 +53,7 @@ class ListeningSocket(socket.socket):
         self._begun.pop(number, None)
 
 
-def protocol_behind(listening: ListeningSocket) -> type[ImpatientProtocol]:
+def protocol_of(listening: ListeningSocket) -> type[ImpatientProtocol]:
     """For uvicorn, which makes protocols without any argument of ours."""
     return type("ListeningProtocol", (ImpatientProtocol,), {"listening": listening})
 

@@ -20,7 +20,7 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
 from tidemill.api.app import create_app
-from tidemill.api.connections import BACKLOG, ListeningSocket, protocol_behind
+from tidemill.api.connections import BACKLOG, ListeningSocket, protocol_of
 from tidemill.api.federated_metrics import federate
 from tidemill.api.guard import MAX_BODY
 from tidemill.api.ports import Address, LiveCertificate, TlsFiles, check_lease_seconds, serve_metrics
@@ -243,7 +243,7 @@ def _serve_api(
         if settings.client_ca is not None:
             given |= {"ssl_ca_certs": str(settings.client_ca), "ssl_cert_reqs": ssl.CERT_REQUIRED}
     config = uvicorn.Config(
-        app, log_config=None, access_log=False, lifespan="off", http=protocol_behind(bound), loop="asyncio",
+        app, log_config=None, access_log=False, lifespan="off", http=protocol_of(bound), loop="asyncio",
         server_header=False, limit_concurrency=_MOST_CONNECTIONS, timeout_graceful_shutdown=5, ws="none",
         proxy_headers=False, backlog=BACKLOG, **given,
     )  # fmt: skip
