@@ -54,7 +54,7 @@ def test_the_first_chunks_of_a_copy_that_begins_beside_changes_are_small(log: Lo
 def test_what_came_long_before_a_copy_says_nothing(log: LogWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     log.append(make_change(3))
     later = time.time() + 60
-    monkeypatch.setattr(chunk_sizes.time, "time", lambda: later)
+    monkeypatch.setattr(time, "time", lambda: later)
     sizes = ChunkSizes(LARGE, LogReader(log.store))
     assert sizes.look(log.tail.offset) == LARGE
     adopt(log, "one")
