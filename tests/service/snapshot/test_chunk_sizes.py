@@ -48,7 +48,7 @@ def test_the_first_chunks_of_a_copy_that_begins_beside_changes_are_small(log: Lo
     log.append(make_change(3))
     sizes = ChunkSizes(LARGE, LogReader(log.store))
     assert sizes.look(log.tail.offset) == SMALL
-    assert sizes.ahead < ChunkSizes(LARGE, LogReader(log.store)).ahead, "and fewer of them are read ahead"
+    assert sizes.prefetch < ChunkSizes(LARGE, LogReader(log.store)).prefetch, "and fewer of them are read ahead"
 
 
 def test_what_came_long_before_a_copy_says_nothing(log: LogWriter, monkeypatch: pytest.MonkeyPatch) -> None:

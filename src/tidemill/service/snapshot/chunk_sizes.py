@@ -14,7 +14,7 @@ from tidemill.log.reader import LogReader
 from tidemill.model.position import Offset
 
 _BESIDE_CHANGES_ROWS = 8192
-_AHEAD, _AHEAD_BESIDE_CHANGES = 24, 3
+_PREFETCH, _PREFETCH_BESIDE_CHANGES = 24, 3
 
 
 class ChunkSizes:
@@ -26,7 +26,7 @@ class ChunkSizes:
         self._looked_at = self._changed_at = -QUIET_SECONDS
         self.rows = most
         """Of the chunks that are planned now."""
-        self.ahead = _AHEAD
+        self.prefetch = _PREFETCH
         """Chunks that each reader may have at a time, and as many that may be read and not adopted."""
 
     def look(self, tail: Offset) -> int:
@@ -41,5 +41,5 @@ class ChunkSizes:
         self._seen, self._looked_at = tail, now
         beside_changes = now - self._changed_at < QUIET_SECONDS
         self.rows = min(self._most, _BESIDE_CHANGES_ROWS) if beside_changes else self._most
-        self.ahead = _AHEAD_BESIDE_CHANGES if beside_changes else _AHEAD
+        self.prefetch = _PREFETCH_BESIDE_CHANGES if beside_changes else _PREFETCH
         return self.rows
