@@ -14,6 +14,7 @@ from tidemill.log.reader import LogReader
 from tidemill.model.position import Offset
 
 _BESIDE_CHANGES_ROWS = 8192
+_JUST_NOW_SECONDS = 1.0  # who has not looked for a while takes a change since then for one of many
 _PREFETCH, _PREFETCH_BESIDE_CHANGES = 24, 3
 
 
@@ -33,7 +34,7 @@ class ChunkSizes:
         """`rows`, with the log's end at `tail`."""
         now = time.monotonic()
         if self._seen < 0 or now - self._looked_at > QUIET_SECONDS or self._log.head() > self._seen:
-            self._seen = self._log.offset_at(int((time.time() - QUIET_SECONDS) * 1000))
+            self._seen = self._log.offset_at(int((time.time() - _JUST_NOW_SECONDS) * 1000))
         if self._seen < tail:
             found = self._log.entries(self._seen)
             if any(not ref.is_copied for entry in found for ref in entry.blocks):
