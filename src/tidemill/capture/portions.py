@@ -21,9 +21,9 @@ _UNNOTICED_BYTES = 128 << 10
 # is learned from them, more from quick ones: slow ones may wait for what the copy does beside them.
 # A portion may have to wait for a delivery that had begun.
 _SLOWER, _SLACK_SECONDS, _LEARNED, _FORGOTTEN = 2.5, 0.005, 0.2, 1.02
-# After a portion changes have the lanes for so many times as long as it took, at most for so long: more than half of
-# them meet no copied rows at all.
-_REST, _LONGEST_REST_SECONDS = 1.25, 1.0
+# After a portion changes have the lanes for so many times as long as it took, at most for so long. Reading and staging
+# the next one takes processor and disk from them as well: so most of them meet nothing of the copy at all.
+_REST, _LONGEST_REST_SECONDS = 6.0, 1.0
 
 
 class Portions:

@@ -43,18 +43,22 @@ def test_chunks_are_small_beside_changes_only(log: LogWriter, monkeypatch: pytes
     assert sizes.look(log.tail.offset) == LARGE
 
 
-def test_the_first_chunks_of_a_copy_that_begins_beside_changes_are_small(log: LogWriter) -> None:
+def test_the_first_chunks_of_a_copy_that_begins_beside_changes_are_small(
+    log: LogWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They had 50,000 rows, and some of them were read before the first look that found a change."""
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now)
     log.append(make_change(3))
     sizes = ChunkSizes(LARGE, LogReader(log.store))
     assert sizes.look(log.tail.offset) == SMALL
-    assert sizes.ahead < ChunkSizes(LARGE, LogReader(log.store)).ahead, "and fewer of them are read ahead"
+    assert sizes.prefetch < ChunkSizes(LARGE, LogReader(log.store)).prefetch, "and fewer of them are read ahead"
 
 
 def test_what_came_long_before_a_copy_says_nothing(log: LogWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     log.append(make_change(3))
-    later = time.time() + 60
-    monkeypatch.setattr(chunk_sizes.time, "time", lambda: later)
+    later = time.time() + 2
+    monkeypatch.setattr(time, "time", lambda: later)
     sizes = ChunkSizes(LARGE, LogReader(log.store))
     assert sizes.look(log.tail.offset) == LARGE
     adopt(log, "one")

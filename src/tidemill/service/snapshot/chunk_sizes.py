@@ -14,7 +14,8 @@ from tidemill.log.reader import LogReader
 from tidemill.model.position import Offset
 
 _BESIDE_CHANGES_ROWS = 8192
-_AHEAD, _AHEAD_BESIDE_CHANGES = 24, 3
+_JUST_NOW_SECONDS = 1.0  # who has not looked for a while takes a change since then for one of many
+_PREFETCH, _PREFETCH_BESIDE_CHANGES = 24, 3
 
 
 class ChunkSizes:
@@ -26,14 +27,14 @@ class ChunkSizes:
         self._looked_at = self._changed_at = -QUIET_SECONDS
         self.rows = most
         """Of the chunks that are planned now."""
-        self.ahead = _AHEAD
+        self.prefetch = _PREFETCH
         """Chunks that each reader may have at a time, and as many that may be read and not adopted."""
 
     def look(self, tail: Offset) -> int:
         """`rows`, with the log's end at `tail`."""
         now = time.monotonic()
         if self._seen < 0 or now - self._looked_at > QUIET_SECONDS or self._log.head() > self._seen:
-            self._seen = self._log.offset_at(int((time.time() - QUIET_SECONDS) * 1000))
+            self._seen = self._log.offset_at(int((time.time() - _JUST_NOW_SECONDS) * 1000))
         if self._seen < tail:
             found = self._log.entries(self._seen)
             if any(not ref.is_copied for entry in found for ref in entry.blocks):
@@ -41,5 +42,5 @@ class ChunkSizes:
         self._seen, self._looked_at = tail, now
         beside_changes = now - self._changed_at < QUIET_SECONDS
         self.rows = min(self._most, _BESIDE_CHANGES_ROWS) if beside_changes else self._most
-        self.ahead = _AHEAD_BESIDE_CHANGES if beside_changes else _AHEAD
+        self.prefetch = _PREFETCH_BESIDE_CHANGES if beside_changes else _PREFETCH
         return self.rows

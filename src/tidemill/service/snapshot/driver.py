@@ -244,11 +244,11 @@ class SnapshotDriver:
         by_number = {table.number: table for table in tables if table.registered and table.state not in OVER}
         if time.monotonic() < self._next_read:
             return ()
-        rows, ahead = self._sizes.look(self._log.tail().offset), self._sizes.ahead
+        rows, prefetch = self._sizes.look(self._log.tail().offset), self._sizes.prefetch
         reading = sum(1 for _ in readers.assignments())
-        room = min(readers.room(count), count * (1 if config.max_rows_per_second else ahead) - reading)
+        room = min(readers.room(count), count * (1 if config.max_rows_per_second else prefetch) - reading)
         staged = sum(c.rows for c in self._chunks(record, ChunkState.STAGED))
-        if room <= 0 or staged > min(ahead, _STAGED_CHUNKS) * count * rows:
+        if room <= 0 or staged > min(prefetch, _STAGED_CHUNKS) * count * rows:
             return ()
         small = sum(1 for table in by_number.values() if is_small(table, rows))
         wanted = room + min(small, _SMALL_TABLES * room)
