@@ -3,6 +3,7 @@ has it, once, and the same however often it is read. On real servers."""
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import orjson
 import psycopg
 
 from tests.sources.statements import DDL, caught_up, shown
-from tests.sources.support import config, end_session, execute, opened
-from tests.support.capturing import capturing
+from tests.sources.support import config, end_session, execute, opened, query
+from tests.support.capturing import capturing, eventually
+from tidemill.lab.servers.postgres import Postgres
 from tidemill.model.barrier import Barrier
 from tidemill.schema.registry import SchemaRegistry
 
@@ -306,6 +308,39 @@ def test_a_log_that_is_lost_is_captured_again_with_the_same_events(database: str
         again = caught_up(database, running)
     assert identities(again) == identities(rows)
     assert [row["table"] for row in again] == [row["table"] for row in rows]
+
+
+def test_a_transaction_that_the_server_sends_before_others_see_it_is_described_once_they_do(
+    private_postgres: Postgres, tmp_path: Path
+) -> None:
+    """With synchronous replication it is not seen until a standby has it."""
+    with private_postgres.database("unseen") as database:
+        settings = config(database, "t")
+        execute(database, "CREATE TABLE t (id int PRIMARY KEY, v text)")
+
+        def wait_for_standby(names: str) -> None:
+            execute(database, f"ALTER SYSTEM SET synchronous_standby_names = '{names}'", "SELECT pg_reload_conf()")
+            eventually(lambda: query(database, "SHOW synchronous_standby_names") == [(names,)])
+            execute(database, "CHECKPOINT")  # by the process that has commits wait or not
+
+        with opened(settings) as source, capturing(source, tmp_path) as running:
+            execute(database, "INSERT INTO t VALUES (1, 'a')")
+            caught_up(database, running)
+            wait_for_standby("nobody")
+            statements = "RENAME v TO w; ALTER TABLE t ADD n int DEFAULT 7; INSERT INTO t VALUES (2, 'b', 2)"
+            unseen = f"SET synchronous_commit = on; ALTER TABLE t {statements}"
+            writer = threading.Thread(target=execute, args=(database, unseen))
+            writer.start()
+            eventually(lambda: query(database, "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'"))
+            writer.join(1)  # it is sent meanwhile
+            wait_for_standby("")
+            writer.join()
+            rows = caught_up(database, running)
+        execute(database, f"SELECT pg_drop_replication_slot('{settings.slot_name}')")
+    (changes,) = [orjson.loads(row["ddl"])["changes"] for row in rows if row["op"] == DDL]
+    assert {(each["change"], each["column"], each.get("from")) for each in changes} == {
+        ("rename", "w", "v"), ("add", "n", None),
+    }  # fmt: skip
 
 
 def test_with_capture_off_nothing_is_told(database: str, tmp_path: Path) -> None:

@@ -339,7 +339,8 @@ class PgOutputDecoder:
         """Where we are. A streamed transaction commits after all that were observed."""
         state = self._state
         if state[scanning.OPEN] and not state[scanning.STREAM]:
-            return StreamPlace(int(self._rows.tx_lsn[int(state[scanning.TXS]) - 1]))
+            last = int(state[scanning.TXS]) - 1
+            return StreamPlace(int(self._rows.tx_lsn[last]), tx=int(self._rows.tx_id[last]))
         return StreamPlace(max(self._committed + 1, int(state[scanning.AFTER])), int(state[scanning.STREAM]))
 
     def _meet(self) -> Iterator[Change]:

@@ -39,16 +39,19 @@ class Announcement:
 @dataclass(frozen=True, slots=True)
 class StreamPlace:
     """The transaction in which something stands. `lsn` is where it commits; of a streamed one (`xid`), which has not
-    committed yet, it is the least that this can be."""
+    committed yet, it is the least that this can be. `tx` is the number of one that has committed."""
 
     lsn: int
     xid: int = 0
+    tx: int = 0
 
 
 class RelationTables(Protocol):
     """What the decoder asks its source."""
 
-    def describe(self, relation: Relation, types: Mapping[int, str], before: Announcement | None, lsn: int) -> Table:
+    def describe(
+        self, relation: Relation, types: Mapping[int, str], before: Announcement | None, place: StreamPlace
+    ) -> Table:
         """What the stream does not say (type names, keys), and the table's version."""
 
     def recall(self, relation: Relation, before: Announcement | None, place: StreamPlace) -> Table | None:
@@ -82,7 +85,9 @@ class DescribedBy:
 
     tables: Callable[[Relation, Mapping[int, str]], Table]
 
-    def describe(self, relation: Relation, types: Mapping[int, str], before: Announcement | None, lsn: int) -> Table:
+    def describe(
+        self, relation: Relation, types: Mapping[int, str], before: Announcement | None, place: StreamPlace
+    ) -> Table:
         return self.tables(relation, types)
 
     def recall(self, relation: Relation, before: Announcement | None, place: StreamPlace) -> Table | None:
@@ -178,7 +183,7 @@ class Relations:
             now = replace(before, table=self._number(relation, before.table, place.lsn))
         else:
             earlier = self._tables.recall(relation, before, place)
-            table = earlier or self._describe(relation, before, place.lsn)
+            table = earlier or self._describe(relation, before, place)
             now = Announcement(relation, table, since=place.lsn)
         if known:
             self._learn(at, "in_force", relation.oid, None)  # the next transaction asks what it is by then
@@ -314,12 +319,12 @@ class Relations:
             self._numbered[relation, table] = self._tables.number(relation, table, lsn)
         return self._numbered[relation, table]
 
-    def _describe(self, relation: Relation, before: Announcement | None, lsn: int) -> Table:
+    def _describe(self, relation: Relation, before: Announcement | None, place: StreamPlace) -> Table:
         """The stream names a key only where it is the identity (d, i), and never says which column is which over time.
         The catalog has both, and is asked whenever the server announces the relation anew: it does so when anything
         about the table changed."""
         if relation not in self._asked:
-            table = self._tables.describe(relation, self.types, before, lsn)
+            table = self._tables.describe(relation, self.types, before, place)
             if len(table.columns) != len(relation.columns):
                 raise DecodeError(f"table {table.full_name}: {len(relation.columns)} columns announced, not "
                                   f"{len(table.columns)}")  # fmt: skip

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from tidemill.contracts import ByteStreamSource, Check, Notice, Passage, Resting, Schemas
-from tidemill.decoders.pgoutput import WITNESS, PgOutputDecoder, Relation
+from tidemill.decoders.pgoutput import WITNESS, PgOutputDecoder, Relation, StreamPlace
 from tidemill.errors import ConnectionLost, RegistryError, TidemillError
 from tidemill.model.columns import Ints
 from tidemill.model.position import Ordering, Position
@@ -138,9 +138,9 @@ class PostgresSource(ByteStreamSource[PostgresConfig, PgOutputDecoder]):
     ) -> None:
         """Connects (see `start`); tables are numbered as the decoder of this connection meets them."""
 
-        def describe(relation: Relation, type_names: Mapping[int, str], before: Table | None, lsn: int) -> Table:
+        def describe(relation: Relation, types: Mapping[int, str], before: Table | None, place: StreamPlace) -> Table:
             self._watch.hint()
-            return self._numbering.number(relation, type_names, schemas, format_lsn(lsn), self.began, before)
+            return self._numbering.number(relation, types, schemas, place, self.began, before)
 
         def observe(lsn: Ints, end: Ints, xid: Ints, time: Ints, again: bool) -> None:
             witness.observe(lsn, end, xid, time, again)

@@ -59,7 +59,7 @@ class AnnouncedTables:
     def __init__(
         self,
         schemas: Schemas,
-        describe: Callable[[Relation, Mapping[int, str], Table | None, int], Table],
+        describe: Callable[[Relation, Mapping[int, str], Table | None, StreamPlace], Table],
         keep: Callable[[Relation, Table, Schemas, Position], Table],
         *,
         tells: bool,
@@ -75,8 +75,10 @@ class AnnouncedTables:
         self._baseline_lsn = 0
         self._number = _epoch(schemas.recall(_BASELINE))
 
-    def describe(self, relation: Relation, types: Mapping[int, str], before: Announcement | None, lsn: int) -> Table:
-        return self._describe(relation, types, before.table if before is not None else None, lsn)
+    def describe(
+        self, relation: Relation, types: Mapping[int, str], before: Announcement | None, place: StreamPlace
+    ) -> Table:
+        return self._describe(relation, types, before.table if before is not None else None, place)
 
     def recall(self, relation: Relation, before: Announcement | None, place: StreamPlace) -> Table | None:
         known = self._load(relation.full_name)

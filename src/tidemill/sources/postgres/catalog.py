@@ -6,6 +6,7 @@ stream, only adds to them. What it no longer knows gets a safe answer: text, nul
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -25,6 +26,9 @@ from tidemill.sources.postgres.tables import PARTITIONS
 
 Answer = TypeVar("Answer")
 _IDENTITY = {"d": "key", "i": "key", "f": "full", "n": "nothing"}
+
+
+_VISIBLE_SECONDS, _LOOK_SECONDS = 5.0, 0.01  # a standby may be gone for good
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,13 @@ class RelationCatalog:
                 return self._table(self._db, relation, attributes, numbers, {}, ())
 
         return self._again(describe)
+
+    def await_visible(self, tx: int) -> None:
+        """The server sends a transaction once it is durable, and shows what it did a little later; with synchronous
+        replication once a standby has it. A catalog that is asked between has the table as it was before."""
+        deadline = time.monotonic() + _VISIBLE_SECONDS
+        while not self.ask(lambda db: _is_visible(db, tx)) and time.monotonic() < deadline:
+            time.sleep(_LOOK_SECONDS)
 
     def ask(self, question: Callable[[psycopg.Connection], Answer]) -> Answer:
         def step() -> Answer:
@@ -315,3 +326,11 @@ def _identity(relation: Relation) -> str:
     if relation.identity == "d" and not any(c.key for c in relation.columns):
         return "nothing"  # "default" means the primary key, and there is none
     return _IDENTITY.get(relation.identity, "nothing")
+
+
+def _is_visible(db: psycopg.Connection, tx: int) -> bool:
+    """`tx` has 32 bits, as the stream has it."""
+    row = db.execute("SELECT pg_current_snapshot()::text").fetchone()
+    _, after, running = (row[0] if row else "0:0:").split(":")
+    begun = (tx - int(after)) & 0xFFFFFFFF >= 1 << 31  # before the first that had not ended
+    return begun and tx not in {int(each) & 0xFFFFFFFF for each in running.split(",") if each}

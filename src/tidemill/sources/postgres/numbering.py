@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from tidemill.contracts import Schemas
-from tidemill.decoders.pgoutput import Relation
+from tidemill.decoders.pgoutput import Relation, StreamPlace
 from tidemill.model.position import Position
 from tidemill.model.table import Table
 from tidemill.sources.postgres import announced
@@ -22,7 +22,7 @@ from tidemill.sources.postgres.announced import AnnouncedTables
 from tidemill.sources.postgres.catalog import RelationCatalog
 from tidemill.sources.postgres.errors import NoReplicaIdentity
 from tidemill.sources.postgres.lineage import remember, trace
-from tidemill.sources.postgres.lsn import parse_lsn
+from tidemill.sources.postgres.lsn import format_lsn, parse_lsn
 from tidemill.sources.postgres.publication import keys as key_history
 from tidemill.sources.postgres.publication.published import Published, PublishedRelation
 from tidemill.sources.postgres.relations import Announcer, announce
@@ -38,13 +38,16 @@ class TableNumbering:
         self._announcer = Announcer(connect, config)
 
     def number(
-        self, relation: Relation, type_names: Mapping[int, str], schemas: Schemas, position: Position, began: Position,
+        self, relation: Relation, type_names: Mapping[int, str], schemas: Schemas, place: StreamPlace, began: Position,
         before: Table | None = None,
     ) -> Table:  # fmt: skip
-        """`position` is where it is met, `began` where the connection begins, `before` how the table was until then."""
+        """`place` is where it is met, `began` where the connection begins, `before` how the table was until then."""
+        if place.tx:
+            self._catalog.await_visible(place.tx)
         newest = schemas.newest(relation.full_name)
         keys = [*([newest.key] if newest else []), *key_history.since(began, relation.oid, schemas)]
-        return self.keep(relation, self._catalog.describe(relation, type_names, keys), schemas, position, before)
+        table = self._catalog.describe(relation, type_names, keys)
+        return self.keep(relation, table, schemas, format_lsn(place.lsn), before)
 
     def keep(
         self, relation: Relation, table: Table, schemas: Schemas, position: Position, before: Table | None = None
@@ -60,13 +63,13 @@ class TableNumbering:
     ) -> list[Table]:  # fmt: skip
         """As the stream would number them: with what is known of their columns' past. If a table has changed since it
         was described, its structure of now is the answer; the read of its first chunk finds that out."""
-        said, found = self._announcer.announce(tables), []
+        said, found, place = self._announcer.announce(tables), [], StreamPlace(parse_lsn(position))
         with self._catalog.prefetch(said), schemas.together():
             for table, now in zip(tables, said, strict=True):
                 if now is None:
                     found.append(schemas.register(table, position))
                     continue
-                found.append(self.number(now, {}, schemas, position, began))
+                found.append(self.number(now, {}, schemas, place, began))
                 if known is not None:
                     known.meet_in_snapshot(now, found[-1], parse_lsn(position))
         return found
