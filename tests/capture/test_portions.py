@@ -64,6 +64,17 @@ def test_the_next_portion_comes_when_the_last_is_delivered_and_changes_had_the_l
     assert not copy.portions.is_full(0, copy.now)
 
 
+def test_changes_have_the_lanes_for_most_of_the_time_where_deliveries_are_quick_else_for_half_of_it() -> None:
+    shares = []
+    for fixed in (0.01, 0.1, 0.5):
+        copy = Clocked(fixed=fixed, per_mega=0.0)
+        copy.adopt(800 * KILO)
+        shares.append(copy.rest() / fixed)
+    assert shares[0] >= 6
+    assert 2 < shares[1] < 4
+    assert 1 < shares[2] <= 2
+
+
 def test_where_a_delivery_takes_milliseconds_portions_stay_small() -> None:
     copy = Clocked(fixed=0.004, per_mega=0.006)
     sizes = []

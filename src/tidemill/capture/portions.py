@@ -21,9 +21,10 @@ _UNNOTICED_BYTES = 128 << 10
 # is learned from them, more from quick ones: slow ones may wait for what the copy does beside them.
 # A portion may have to wait for a delivery that had begun.
 _SLOWER, _SLACK_SECONDS, _LEARNED, _FORGOTTEN = 2.5, 0.005, 0.2, 1.02
-# After a portion changes have the lanes for so many times as long as it took, at most for so long. Reading and staging
-# the next one takes processor and disk from them as well: so most of them meet nothing of the copy at all.
-_REST, _LONGEST_REST_SECONDS = 6.0, 1.0
+# After a portion changes have the lanes for so many times as long as it took, up to so many seconds. To read and stage
+# the next one takes processor and disk from them as well, so that most of them are to meet nothing of the copy at all.
+# Where deliveries take long, for as long as a portion and a little longer: a copy is to come to its end there, too.
+_REST, _REST_SECONDS, _LONG_REST, _LONGEST_REST_SECONDS = 6.0, 0.25, 1.25, 1.0
 
 
 class Portions:
@@ -62,7 +63,7 @@ class Portions:
         self._waiting.deliver(offset)
         if not self._waiting.bytes:
             self._learn(now - self._adopted_at)
-            self._rests_until = now + min(_REST * (now - self._adopted_at), _LONGEST_REST_SECONDS)
+            self._rests_until = now + _rest_after(now - self._adopted_at)
 
     def beside_changes(self, now: float) -> bool:
         return now - self._changed_at < QUIET_SECONDS
@@ -82,3 +83,7 @@ class Portions:
             self._most = max(self._most // 2, _LEAST_BYTES)
         elif self._size > self._most // 2:
             self._most = min(self._most * 2, _MOST_BYTES)
+
+
+def _rest_after(took: float) -> float:
+    return min(max(min(_REST * took, _REST_SECONDS), _LONG_REST * took), _LONGEST_REST_SECONDS)
