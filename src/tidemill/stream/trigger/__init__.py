@@ -5,5 +5,6 @@ dispatch     what the loop needs of both: one batch to its lanes, and the result
 micro_batch  Spark plans each batch and calls back with it
 realtime     the driver plans, and sends each batch to lanes that stand (ADR 43)
 growth       how many of them: more over a backlog (ADR 67)
+interpreter  how soon those who feed them get the interpreter, of which there is one
 standing     the driver's side of those lanes; channel is the connection to one
 """

@@ -9,7 +9,6 @@ an executor, a connection) ends the epoch, and the next one begins at the checkp
 from __future__ import annotations
 
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -33,11 +32,11 @@ from tidemill.stream.spark.session import lane_addresses, reach_spark
 from tidemill.stream.trigger.callback import BatchFunction, Stopping
 from tidemill.stream.trigger.dispatch import Dispatch
 from tidemill.stream.trigger.growth import Lanes
+from tidemill.stream.trigger.interpreter import FEEDER, share_interpreter
 from tidemill.stream.trigger.standing import EpochLost, LaneServer, StandingDispatch, StandingLanes
 from tidemill.telemetry.events import emit, warn
 from tidemill.telemetry.failpoints import failpoint
 
-_SWITCH_SECONDS = 0.0005
 # Tasks that find a free slot stand within seconds, or within a minute where workers must start first.
 _STAND_SECONDS = 90.0
 # A lane that was told to return may have a write to finish, with its own retries.
@@ -93,8 +92,6 @@ class RealTime:
     def start(self, name: str, plan: Plan, rule: Mapping[str, Any], directory: Path, pins: PinFile) -> Any:
         """The query. Its directory holds nothing that a restart needs."""
         self._plan, self._rule, self._pins = plan, rule, pins
-        # Threads that show and count share the interpreter with the feeder, which gives it up at every write.
-        sys.setswitchinterval(min(_SWITCH_SECONDS, sys.getswitchinterval()))
         self._pinned, self._planned_at = pins.read(), 0
         self._server = LaneServer(*lane_addresses(self._spark))
         self._function = BatchFunction(self._spark, self._stand)
@@ -148,8 +145,9 @@ class RealTime:
             raise Stopping
         self._server.expect(epoch.number)
         self._lanes.begin(self._backlog())
-        feeder = threading.Thread(target=self._feed, args=(epoch,), name="real-time")
+        feeder = threading.Thread(target=self._feed, args=(epoch,), name=FEEDER)
         feeder.start()
+        share_interpreter()
         problem: TidemillError | None = None
         try:
             epochs.stand_through(self._spark, self._plan, self._server.place(self._lanes.count), epoch.number)
@@ -158,6 +156,7 @@ class RealTime:
         finally:
             epoch.over.set()
             feeder.join()
+            share_interpreter()
         if problem is not None:
             self._await_tasks()
         if epoch.failure is not None:
