@@ -187,3 +187,15 @@ def test_a_read_has_the_identity_of_the_file_that_it_read_though_another_was_put
     with reader.read(Chunk(table.name, 0, "", None, None), table, []) as reading:
         assert reading.high.partition("@")[2] != table.high.partition("@")[2]
     reader.close()
+
+
+def test_tables_with_rows_are_known_before_the_first_start(tmp_path: Path) -> None:
+    """`doctor` warns that nobody copies their rows."""
+    path = tmp_path / "shop.db"
+    made = "CREATE TABLE full_1 (id INTEGER PRIMARY KEY)", "CREATE TABLE never (id TEXT PRIMARY KEY) WITHOUT ROWID"
+    with shop(path, *made, "INSERT INTO full_1 VALUES (1)"), closing(SqliteSource(config_of(path))) as source:
+        reader = source.snapshot_reader()
+        assert reader.names_with_rows() == ["main.full_1"]
+        source.setup()
+        assert reader.names_with_rows() == ["main.full_1"]
+        reader.close()

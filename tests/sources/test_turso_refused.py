@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from tests.sources.sqlite_support import captured, caught_up, copy_of, shop
 from tests.sources.test_turso import turso, writer
 from tidemill.contracts import Outcome
 from tidemill.errors import ConnectionLost, SetupError
-from tidemill.sources.sqlite import SqliteFileConfig
+from tidemill.sources.sqlite import SqliteFileConfig, SqliteSource
 from tidemill.sources.turso import TursoConfig, TursoSource
 from tidemill.sources.turso.client import TursoFile
 from tidemill.sources.turso.errors import from_turso
@@ -50,6 +51,25 @@ def test_a_file_of_libsql_which_ignores_the_pragma_is_refused_and_captured_by_tr
         events = caught_up(db, running)
         assert [e["op"] for e in events] == [1, 2, 2]
         assert copy_of(events[:1] + events[2:], "orders", (0,)) == {(2,): (2, "bob")}
+
+
+def test_a_file_that_turso_has_open_is_not_opened_with_sqlite(tmp_path: Path) -> None:
+    """SQLite removed the WAL when its connection was closed, and with it what was committed afterwards."""
+    path = tmp_path / "shop.db"
+    db = turso.connect(str(path), isolation_level=None, experimental_features="multiprocess_wal")
+    db.execute("CREATE TABLE t (id INTEGER PRIMARY KEY)")
+    source = SqliteSource(SqliteFileConfig(id="shop", path=path))
+    with pytest.raises(SetupError) as caught:
+        source.setup()
+    assert caught.value.code == "file-unusable"
+    assert "type: turso" in caught.value.fix
+    assert [check.name for check in source.doctor() if check.outcome is Outcome.FAIL] == ["file"]
+    db.execute("INSERT INTO t VALUES (1)")
+    db.close()
+    del db  # pyturso's lock goes with it
+    source.setup()
+    with contextlib.closing(sqlite3.connect(path)) as after:
+        assert after.execute("SELECT id FROM t").fetchall() == [(1,)]
 
 
 def test_a_file_in_mvcc_mode_is_refused_and_doctor_says_what_to_do(tmp_path: Path) -> None:

@@ -60,6 +60,9 @@ class SnapshotReader(Protocol):
     def structures(self) -> list[Table]:
         """The captured tables as they are now, also before the first start: capture need not have made anything."""
 
+    def names_with_rows(self) -> list[str]:
+        """Full names of the captured tables that have rows, or may have; also before the first start."""
+
     def plan(self, table: SnapshotTable, part: str, after: Bound | None, rows: int) -> Bound | None:
         """Where the chunk ends that begins after `after` (None: at the first row): a key with about `rows` rows up to
         it. None: it is the last one of the part. Walks an index, and reads no row."""

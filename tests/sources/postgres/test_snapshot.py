@@ -39,6 +39,24 @@ def reader_of(dsn: str, *tables: str, **options: Any) -> PostgresSnapshotReader:
         return pickle.loads(pickle.dumps(source.snapshot_reader()))
 
 
+def test_tables_with_rows_are_known_before_the_first_start(database: str) -> None:
+    """By who captures and may not read them: `doctor` warns that nobody copies their rows."""
+    execute(
+        database,
+        "CREATE TABLE full_1 (id int PRIMARY KEY)", "INSERT INTO full_1 VALUES (1)",
+        "CREATE TABLE never (id int PRIMARY KEY)",
+        "CREATE TABLE gone (id int PRIMARY KEY)", "INSERT INTO gone VALUES (1)", "DELETE FROM gone", "VACUUM gone",
+        "CREATE TABLE parts (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+        "CREATE TABLE parts_0 PARTITION OF parts FOR VALUES FROM (0) TO (10)", "INSERT INTO parts VALUES (5)",
+    )  # fmt: skip
+    with opened(config(database, "public.*")) as source:
+        reader = source.snapshot_reader()
+        assert reader.names_with_rows() == ["public.full_1", "public.parts"]
+        source.setup()
+        assert reader.names_with_rows() == ["public.full_1", "public.parts"]
+        reader.close()
+
+
 def described(reader: PostgresSnapshotReader, name: str) -> SnapshotTable:
     (table,) = reader.tables([name])
     return replace(table, table=replace(table.table, version=1, sequence=1).with_fingerprint())

@@ -18,7 +18,7 @@ def remove(pipeline: Pipeline, confirm: Callable[[str], None]) -> list[str]:
         if not isinstance(source, Removable):
             raise ConfigError(
                 "this source has nothing that could be removed by us", where=f"pipeline {pipeline.name}",
-                fix="A slot and a publication of PostgreSQL are dropped there, by their owner.",
+                fix="What is left in the database is dropped there: the slot and the publication of PostgreSQL.",
             )  # fmt: skip
         with lock_pipeline(pipeline):
             confirm(

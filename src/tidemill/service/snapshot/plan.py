@@ -112,8 +112,8 @@ def look_for_added(pipeline: Pipeline, store: SnapshotStore, reader: SnapshotRea
 
 
 def tables_with_rows(reader: SnapshotReader) -> str:
-    """The captured tables that have rows, or may have, by the source's own estimate; the first of them by name."""
-    names = [table.name for table in reader.tables() if table.estimate]
+    """The captured tables that have rows, or may have; the first of them by name."""
+    names = reader.names_with_rows()
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return ", ".join(names[:_NAMED]) + more
 

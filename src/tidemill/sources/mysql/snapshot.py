@@ -74,6 +74,9 @@ class MysqlSnapshotReader:
     def tables(self, names: Sequence[str] = ()) -> list[SnapshotTable]:
         return copyable.find(*self._connected(), self._config, names)
 
+    def names_with_rows(self) -> list[str]:
+        return [table.name for table in self.tables() if table.estimate]
+
     def structures(self) -> list[Table]:
         return [found.table for found in self.tables()]
 

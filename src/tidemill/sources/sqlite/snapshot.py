@@ -58,7 +58,8 @@ class SqliteSnapshotReader:
             if file is None:
                 raise FileUnusable(
                     "the file has no change table yet", where=config.where,
-                    fix="Capture makes it when the pipeline starts.",
+                    fix="Capture makes it when the pipeline starts for the first time; after `tidemill source remove`,"
+                    " `tidemill recover` comes before that.",
                 )  # fmt: skip
             found = [n for n in table_names(db) if is_selected(config.patterns, n) and is_selected(wanted, n)]
             return [self._describe(db, name, file) for name in found]
@@ -67,6 +68,12 @@ class SqliteSnapshotReader:
         with self._connect() as db:
             names = [name for name in table_names(db) if is_selected(self._config.patterns, name)]
             return [read_table(db, name).to_table(self._config.database_name) for name in names]
+
+    def names_with_rows(self) -> list[str]:
+        with self._connect() as db:
+            names = [name for name in table_names(db) if is_selected(self._config.patterns, name)]
+            tables = [read_table(db, name) for name in names if db.execute(f"SELECT 1 FROM {quote(name)}").fetchone()]
+        return [table.to_table(self._config.database_name).full_name for table in tables]
 
     def _describe(self, db: sqlite3.Connection, name: str, file: str) -> SnapshotTable:
         """A key that may be NULL, as SQLite allows it in some, or whose order only the application knows, cannot bound

@@ -109,7 +109,9 @@ class TursoFile:
         return int(rows[0][0]) if rows else 0
 
     def close(self) -> None:
-        self._db.close()
+        if self._db is not None:
+            self._db.close()
+            self._db = None  # pyturso keeps its lock on the file for as long as somebody refers to the connection
 
 
 def is_user_table(name: str) -> bool:

@@ -56,6 +56,9 @@ class TursoSnapshotReader:
                 if config.is_selected(name) and is_selected(wanted, name)
             ]
 
+    def names_with_rows(self) -> list[str]:
+        return [table.name for table in self.tables() if table.estimate]
+
     def structures(self) -> list[Table]:
         with self._open() as file, file.reading():
             chosen = [sql for name, sql in file.statements().items() if self._config.is_selected(name)]
