@@ -26,9 +26,10 @@ class Mariadb(Server):
         return {"gtid_strict_mode": True}
 
     def initialize(self, data: Path) -> Sequence[str | Path]:
+        # Two that begin at once in one folder for temporary files remove each other's.
         return [
-            find("mariadb-install-db"), "--no-defaults", f"--datadir={data}", "--skip-test-db",
-            "--auth-root-authentication-method=normal",
+            find("mariadb-install-db"), "--no-defaults", f"--datadir={data}", f"--tmpdir={data.parent}",
+            "--skip-test-db", "--auth-root-authentication-method=normal",
         ]  # fmt: skip
 
     def command(self) -> Sequence[str | Path]:
