@@ -58,7 +58,8 @@ def test_a_file_that_turso_has_open_is_not_opened_with_sqlite(tmp_path: Path) ->
     path = tmp_path / "shop.db"
     db = turso.connect(str(path), isolation_level=None, experimental_features="multiprocess_wal")
     db.execute("CREATE TABLE t (id INTEGER PRIMARY KEY)")
-    source = SqliteSource(SqliteFileConfig(id="shop", path=path))
+    (tmp_path / "link.db").symlink_to(path)
+    source = SqliteSource(SqliteFileConfig(id="shop", path=tmp_path / "link.db"))
     with pytest.raises(SetupError) as caught:
         source.setup()
     assert caught.value.code == "file-unusable"

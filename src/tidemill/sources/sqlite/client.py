@@ -29,11 +29,12 @@ def connect(path: Path, where: str, busy_seconds: float) -> sqlite3.Connection:
 def _refuse_shared(path: Path, where: str) -> None:
     """Programs that share a file by Turso's `multiprocess_wal` do not hold SQLite's locks. SQLite takes the file for
     its own then, and its last connection removes the WAL: what the others commit afterwards is lost."""
-    shared = path.with_name(f"{path.name}-tshm")  # it stays when they are gone; the lock on it does not
+    file = path.resolve()
+    shared = file.with_name(f"{file.name}-tshm")  # it stays when they are gone; the lock on it does not
     try:
-        with shared.open("rb") as file:
+        with shared.open("rb") as locked:
             lock = struct.pack("hhqqi", fcntl.F_WRLCK, 0, 0, 0, 0)
-            if struct.unpack("hhqqi", fcntl.fcntl(file, fcntl.F_GETLK, lock))[0] == fcntl.F_UNLCK:
+            if struct.unpack("hhqqi", fcntl.fcntl(locked, fcntl.F_GETLK, lock))[0] == fcntl.F_UNLCK:
                 return
     except FileNotFoundError:
         return
