@@ -9,16 +9,16 @@ FOR UPDATE: nobody writes a row whose key is not seen.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tidemill.errors import Refused
 from tidemill.model.position import Offset
-from tidemill.sinks.postgres.target import Target, columns
+from tidemill.sinks.postgres.target import Target, UniqueIndex, columns, unique_indexes
 from tidemill.telemetry.events import emit
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ class KeptKeys:
     name: str
     since: Offset
     columns: tuple[str, ...]
+    uniques: tuple[UniqueIndex, ...] = ()  # of the target, besides its key
 
     @property
     def identifier(self) -> sql.Identifier:
@@ -60,17 +61,46 @@ class KeptKeys:
         in order. Those of events before the recovery do not count."""
         from psycopg import sql
 
-        late = offsets >= np.uint64(self.since)
-        if not late.any():
+        if (late := self._late(offsets)) is None:
             return
-        some = sql.SQL("") if late.all() else sql.SQL(' AND "tidemill row" = ANY (%s)')
         names = sql.SQL(", ").join(map(sql.Identifier, self.columns))
         db.execute(
-            sql.SQL('INSERT INTO {} SELECT {} FROM {} WHERE "tidemill set" <> 0{}').format(
-                self.identifier, names, stage, some
-            ),
-            None if late.all() else [np.flatnonzero(late).tolist()],
+            sql.SQL('INSERT INTO {} SELECT {} FROM {} WHERE "tidemill set" <> 0 AND {}').format(
+                self.identifier, names, stage, late
+            )
         )
+
+    def make_room(self, db: Connection, stage: sql.Identifier, place: sql.Identifier, names: Collection[str],
+                  offsets: np.ndarray[Any, Any]) -> None:  # fmt: skip
+        """Rows of the temporary table are about to be written. One of the target that has a unique value of theirs, and
+        that nothing has written since the recovery began, lost that value in the gap: it is not in the source any more,
+        or its row with another value is still to come. `names` are the columns of the temporary table."""
+        from psycopg import sql
+
+        uniques = [unique for unique in self.uniques if unique.columns <= set(names)]
+        if not uniques or (late := self._late(offsets)) is None:
+            return
+        for unique in uniques:
+            # Bare names are the target's outside the inner SELECT, and the temporary table's in it.
+            terms, predicate = sql.SQL(", ").join(map(sql.SQL, unique.terms)), sql.SQL(unique.predicate)
+            db.execute(
+                sql.SQL(
+                    'DELETE FROM {} t WHERE ({}) IN (SELECT {} FROM {} WHERE "tidemill set" <> 0 AND {} AND ({}))'
+                    " AND ({}) AND NOT EXISTS (SELECT FROM {} s WHERE {}) AND NOT EXISTS (SELECT FROM {} k WHERE {})"
+                ).format(
+                    place, terms, terms, stage, late, predicate, predicate, stage, _same("s", "t", self.columns),
+                    self.identifier, _same("k", "t", self.columns),
+                )
+            )  # fmt: skip
+
+    def _late(self, offsets: np.ndarray[Any, Any]) -> sql.Composable | None:
+        """A condition on rows of the temporary table: events since the recovery began. None: there are none."""
+        from psycopg import sql
+
+        late = offsets >= np.uint64(self.since)
+        if late.all():
+            return sql.SQL("true")
+        return sql.SQL('"tidemill row" = ANY ({})').format(np.flatnonzero(late).tolist()) if late.any() else None
 
     def make_way(self, db: Connection, target: Target, stage: sql.Identifier, offset: Offset) -> None:
         """A row is about to move to another key. One that is there, and that nothing has written since the recovery
@@ -115,6 +145,9 @@ class Recoveries:
                 found = None
             elif found is not None and not self._hold_keys(place, found):
                 found = None
+            elif found is not None:
+                others = [each for each in unique_indexes(self._db, *place) if each.columns != set(found.columns)]
+                found = replace(found, uniques=tuple(others))
             self._known[place] = found
         return self._known[place]
 

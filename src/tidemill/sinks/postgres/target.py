@@ -46,6 +46,20 @@ WHERE n.nspname = %s AND c.relname = %s AND i.indisunique AND i.indisvalid AND i
   AND i.indpred IS NULL AND i.indexprs IS NULL
 GROUP BY i.indexrelid, i.indnkeyatts HAVING count(*) = i.indnkeyatts
 """
+_UNIQUE_INDEXES = """
+SELECT array(SELECT pg_get_indexdef(i.indexrelid, n, true) FROM generate_series(1, i.indnkeyatts) n),
+    coalesce(pg_get_expr(i.indpred, i.indrelid, true), 'true'),
+    array(
+        SELECT a.attname::text FROM pg_attribute a
+        WHERE a.attrelid = i.indrelid AND (a.attnum = ANY (i.indkey::int2[]) OR EXISTS (
+            SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = i.indexrelid
+                AND d.refclassid = 'pg_class'::regclass AND d.refobjid = i.indrelid AND d.refobjsubid = a.attnum))
+    )
+FROM pg_index i
+JOIN pg_class c ON c.oid = i.indrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relname = %s AND i.indisunique AND i.indisvalid
+ORDER BY i.indexrelid
+"""
 _REWRITE_RULES = """
 SELECT r.rulename FROM pg_rewrite r JOIN pg_class c ON c.oid = r.ev_class JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND c.relname = %s AND r.ev_type <> '1' AND r.ev_enabled <> 'D'
@@ -104,6 +118,21 @@ def columns(db: Connection, schema: str, name: str) -> dict[str, TargetColumn]:
 def has_unique(db: Connection, schema: str, name: str, key: tuple[str, ...]) -> bool:
     rows: list[Any] = db.execute(_UNIQUE, [schema, name]).fetchall()
     return any(set(found) == set(key) for (found,) in rows)
+
+
+@dataclass(frozen=True, slots=True)
+class UniqueIndex:
+    """`terms` and `predicate` are SQL over the bare names of the table's columns."""
+
+    terms: tuple[str, ...]
+    predicate: str
+    columns: frozenset[str]  # that they use
+
+
+def unique_indexes(db: Connection, schema: str, name: str) -> tuple[UniqueIndex, ...]:
+    """All of a table, its key's too."""
+    rows = db.execute(_UNIQUE_INDEXES, [schema, name]).fetchall()
+    return tuple(UniqueIndex(tuple(terms), predicate, frozenset(used)) for terms, predicate, used in rows)
 
 
 def rewrite_rule(db: Connection, schema: str, name: str) -> str | None:

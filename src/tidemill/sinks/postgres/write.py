@@ -229,6 +229,7 @@ class Applier:
             kinds[members] = number
         stage = sql.Identifier(target.stage)
         self._fill(target, rows.offsets, kinds, rows.columns)
+        self._make_room(target, stage, rows.offsets)
         if deleted.any():
             self._db.execute(
                 sql.SQL('DELETE FROM {} t USING {} s WHERE s."tidemill set" = 0 AND {}').format(
@@ -242,6 +243,11 @@ class Applier:
         if self._kept is not None:
             self._kept.note(self._db, stage, rows.offsets)
         self._db.execute(sql.SQL("TRUNCATE TABLE {}").format(stage))
+
+    def _make_room(self, target: Target, stage: sql.Identifier, offsets: np.ndarray[Any, Any]) -> None:
+        if self._kept is not None:
+            names = [target.column(n) for n in _both(target)]
+            self._kept.make_room(self._db, stage, target.identifier, names, offsets)
 
     def _update(
         self, target: Target, stage: sql.Identifier, number: int, left: Sequence[int], offsets: Any, members: Any
@@ -287,6 +293,7 @@ class Applier:
         changed = [n for n in target.numbers if n not in left]
         if self._kept is not None:
             self._kept.make_way(self._db, target, stage, int(row.offsets[0]))
+        self._make_room(target, stage, np.repeat(row.offsets, 2))
         done = self._db.execute(
             sql.SQL(
                 'UPDATE {} t SET {} FROM {} s, {} n WHERE s."tidemill set" = 0 AND n."tidemill set" = 1 AND {}'
