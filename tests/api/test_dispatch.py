@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import urlopen
@@ -17,10 +18,14 @@ from tests.api.conftest import Harness, document
 from tests.crash.actors import wait_for
 from tidemill.api.federated_metrics import federate
 from tidemill.api.ports import Address, serve_metrics
+from tidemill.contracts.lease import LeaseHolder
+from tidemill.errors import StateError
 from tidemill.retry import RetryPolicy
+from tidemill.service.lease.lease_process import LeaseProcess
 from tidemill.service.lease.leases import keeping_leases
 from tidemill.service.server import dispatch
 from tidemill.service.server.dispatch import Dispatcher, WorkerCommand, WorkerProcess
+from tidemill.state import open_leases
 from tidemill.telemetry.metrics import Metrics
 
 # Says where its metrics are, notes what it hears, and ends with its standard input.
@@ -126,6 +131,31 @@ def test_a_pipeline_that_another_process_has_gets_no_worker(stage: Stage, tmp_pa
         assert stage.worker("orders") is None
         others.release(lease)
         stage.await_worker("orders")
+
+
+def test_a_worker_that_renews_no_more_is_killed_and_replaced(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is frozen, or hangs: it would never die, and nobody else takes its pipeline."""
+    monkeypatch.setattr(dispatch, "SILENCE_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(dispatch, "FROZEN_SECONDS", 1.0)
+    stage.server.client().create(document("orders"))
+    first = stage.await_worker("orders")
+    with closing(open_leases(str(tmp_path / "state" / "state.sqlite"), seconds=1)) as store:
+        for _ in range(30):  # for longer than it may be silent
+            store.renew("worker", 1.0, LeaseProcess.of(first).write())
+            assert not threading.Event().wait(0.1)
+        assert stage.await_worker("orders") == first
+        os.kill(first, signal.SIGSTOP)
+        second = stage.await_worker("orders", other_than=first)
+        store.renew("other", 1.0, LeaseProcess.of(second).write())
+        monkeypatch.setattr(stage.server.control.runtime.leases, "others", _unanswered)
+        assert not threading.Event().wait(4.0)
+        assert stage.await_worker("orders") == second, "while the store does not answer nobody can renew"
+
+
+def _unanswered() -> list[LeaseHolder]:
+    raise StateError("the store does not answer")
 
 
 def test_all_workers_drain_with_the_server_and_who_hurries_or_does_not_end_is_ended(

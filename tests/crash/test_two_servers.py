@@ -253,7 +253,7 @@ def test_a_host_that_is_cut_off_is_taken_over_within_seconds_and_writes_nothing_
 
 @pytest.mark.slow
 def test_a_server_keeps_its_workers_running_and_they_end_with_it(tmp_path: Path, postgres18: Postgres) -> None:
-    """A worker is killed, the server is killed, the next one goes on, and nothing is lost or mixed up."""
+    """A worker is killed, one is frozen, the server is killed, the next goes on: nothing is lost or mixed up."""
     lake, metrics = tmp_path / "lake", f"127.0.0.1:{free_port()}"
     options = ("--dispatch", "process", "--metrics", metrics)
     with postgres18.database("dispatched") as dsn, ExitStack() as stack:
@@ -269,6 +269,9 @@ def test_a_server_keeps_its_workers_running_and_they_end_with_it(tmp_path: Path,
         assert not first.status()["lease"]["here"]
         os.kill(worker, signal.SIGKILL)
         wait_for(lambda: first.streams() and first.status()["lease"]["epoch"] == 2, 180, first.last_lines)
+        [worker] = [pid for pid in descendants(first.process.pid) if "tidemill worker" in command_of(pid)]
+        os.kill(worker, signal.SIGSTOP)
+        wait_for(lambda: first.streams() and first.status()["lease"]["epoch"] == 3, 180, first.last_lines)
         assert first.patient.pause("orders").status == "paused"
         known = len(delivered(lake))
         wait_for(lambda: first.status()["lag_events"] > 20, 180, first.last_lines)
@@ -277,7 +280,7 @@ def test_a_server_keeps_its_workers_running_and_they_end_with_it(tmp_path: Path,
             assert b'tidemill_lease_held{pipeline="orders"} 1.0' in answer.read(), "the worker's, at the server's port"
         first.process.kill()
         second = stack.enter_context(server(tmp_path, "server-2", dsn, options=options))
-        wait_for(lambda: second.shows("paused") and second.status()["lease"]["epoch"] == 3, 180, second.last_lines)
+        wait_for(lambda: second.shows("paused") and second.status()["lease"]["epoch"] == 4, 180, second.last_lines)
         second.patient.resume("orders")
         writer.__exit__()
         wait_for(lambda: max(delivered(lake), default=0) == writer.rows, 180, second.last_lines)

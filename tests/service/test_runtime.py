@@ -20,6 +20,7 @@ from tidemill.errors import (
     TidemillError,
     UnknownPipeline,
 )
+from tidemill.service.run import supervisor
 from tidemill.service.run.ownership import lock_pipeline
 from tidemill.service.run.status import PipelineStatus, State
 from tidemill.service.runtime import Runtime
@@ -44,6 +45,29 @@ def test_a_pipeline_goes_through_its_states_and_every_call_may_come_twice(script
     ]  # fmt: skip
     runtime.remove(name)
     assert (runtime.names, is_free(pipeline)) == ([], True)
+
+
+def test_a_look_that_hangs_is_told_and_what_it_said_last_is_not_taken_for_now(
+    scripted: ScriptedRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The Java process is stopped: every call into it waits."""
+    monkeypatch.setattr(supervisor, "SILENT_SECONDS", 0.2)
+    runtime, name = scripted.runtime, scripted.add("orders")
+    runtime.start(name)
+    hangs, awake = threading.Event(), threading.Event()
+
+    def hang(self: ScriptedStream) -> bool:
+        hangs.set()
+        return awake.wait(30)
+
+    monkeypatch.setattr(ScriptedStream, "running", property(hang))
+    assert hangs.wait(30)
+    until(lambda: "has not answered for" in runtime.status(name).error.get("what", ""))
+    told = runtime.status(name)
+    assert (told.state, told.error["code"], told.lag_bytes) == (State.RUNNING, "spark-lost", None)
+    assert runtime.statuses()[0].error["code"] == "spark-lost"
+    awake.set()
+    until(lambda: not runtime.status(name).error)
 
 
 def test_what_a_state_does_not_allow_is_refused_with_what_to_do(scripted: ScriptedRuntime) -> None:

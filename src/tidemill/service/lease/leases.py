@@ -186,6 +186,15 @@ class LeaseKeeper:
             self._store.forget_idle(holder)
         return False
 
+    def silent(self) -> list[LeaseProcess]:
+        """Other processes that announced themselves, or have a lease, and were not seen to renew for as long as a lease
+        of theirs lasts. Whoever wants to know asks again and again: a silence begins with the first look at it."""
+        others = self.others()
+        with self._changing:
+            self._watched = {each.id for each in others}
+        found = [each for each in others if self._silence(each.id, each.beat) >= each.seconds]
+        return [process for each in found if (process := LeaseProcess.read(each.process)) is not None]
+
     def _beats(self, holder: LeaseHolder) -> bool:
         if holder.id == self.holder:
             return True

@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import struct
 import subprocess
+import termios
 import threading
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from tidemill.capture.lease import CaptureTask, pack_acceptance, pack_hold, pack_renewal
 from tidemill.capture.status import CaptureStatus, read_status
 from tidemill.config.pipeline import Pipeline
 from tidemill.disk.private import open_file
-from tidemill.errors import SourceError, TidemillError, from_data
+from tidemill.errors import SourceError, TidemillError, from_data, to_data
 from tidemill.retry import RetryPolicy
 from tidemill.service.lease.leases import HeldLease
 from tidemill.service.run.capture_fork_server import ForkedProcess, start_capture
 from tidemill.telemetry import events
 
 _STOP_SECONDS = 20.0
+FROZEN_SECONDS = 30.0
+"""For how long renewals of a lease may lie unread before the process is taken for frozen: one that wakes up later than
+a lease lasts ends itself anyway."""
 
 
 class CaptureProcess:
-    """A process that was killed is started again, with backoff; one that gave up says why."""
+    """A process that was killed is started again, with backoff; one that gave up says why. With a lease one that is
+    frozen, or hangs as a whole, is killed: it would show nothing but what it said last."""
 
     def __init__(
         self, pipeline: Pipeline, said: Path | None = None, lease: HeldLease | None = None, once: bool = False,
@@ -42,6 +50,8 @@ class CaptureProcess:
         self._process: subprocess.Popen[bytes] | ForkedProcess | None = None
         self._retries = RetryPolicy().begin()
         self._start_at = 0.0
+        self._unheard_since: float | None = None
+        self._killed = False
         self.restarts = 0
 
     @property
@@ -70,6 +80,7 @@ class CaptureProcess:
         os.set_blocking(process.stdin.fileno(), False)
         with self._piping:
             self._process = process
+        self._unheard_since, self._killed = None, False
 
     def watch(self) -> CaptureStatus | None:
         """Called again and again. Raises what made capture give up; a crash is only a restart."""
@@ -85,6 +96,8 @@ class CaptureProcess:
         if status is not None and status.pid != self._process.pid:
             status = None  # of the process before
         code = self._process.poll()
+        if code is None and status is not None and self._is_frozen():
+            return _without_answer(self._pipeline, status)
         if code is None:
             if time.monotonic() - self._start_at > 30:
                 self._retries.reset()
@@ -111,6 +124,33 @@ class CaptureProcess:
             self._process.wait()
         self._process = None
 
+    def _is_frozen(self) -> bool:
+        """A thread of its own reads what is sent to it, whatever else the process does. Killed, it ends at once, unless
+        it waits for a disk that does not answer."""
+        now = time.monotonic()
+        if not self._count_unread():
+            self._unheard_since = None
+            return False
+        self._unheard_since = self._unheard_since or now
+        if now - self._unheard_since <= FROZEN_SECONDS:
+            return False
+        assert self._process is not None
+        if not self._killed:
+            self._killed = True
+            events.warn("capture.killed", pid=self._process.pid, error="it is frozen, or hangs: it hears nothing")
+            self._process.kill()
+        return True
+
+    def _count_unread(self) -> int:
+        """Bytes in the pipe to it."""
+        with self._piping:
+            if self._lease is None or self._process is None or self._process.stdin is None:
+                return 0
+            if self._process.stdin.closed:
+                return 0
+            answer = fcntl.ioctl(self._process.stdin.fileno(), termios.FIONREAD, bytes(4))
+        return int(struct.unpack("i", answer)[0])
+
     def _extend(self, until: float) -> None:
         self._send(pack_renewal(until))
 
@@ -127,6 +167,16 @@ class CaptureProcess:
         with self._piping:
             if self._process is not None and self._process.stdin is not None:
                 self._process.stdin.close()
+
+
+def _without_answer(pipeline: Pipeline, status: CaptureStatus) -> CaptureStatus:
+    """What it said last, with its silence: nobody knows how much it has not read."""
+    error = SourceError(
+        "the capture process does not answer, and was killed",
+        where=f"pipeline {pipeline.name}, pid {status.pid}",
+        fix="Another one starts when it is gone. One that stays waits for a disk that does not answer.",
+    )
+    return replace(status, error=to_data(error), lag_bytes=None)
 
 
 def _reason(pipeline: Pipeline, code: int, status: CaptureStatus | None) -> TidemillError:

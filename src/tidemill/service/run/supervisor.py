@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidemill.config import Pipeline
-from tidemill.errors import LeaseLost, LifecycleError, TidemillError
+from tidemill.errors import LeaseLost, LifecycleError, SparkLost, TidemillError, to_data
 from tidemill.service.cause import Cause, current_actor
 from tidemill.service.lease.leases import HeldLease, LeaseKeeper
 from tidemill.service.run.metering import show_lease
@@ -38,6 +38,8 @@ _WATCH_SECONDS = 0.1
 _ALL_DELIVERED = "what was there is delivered"
 _REST_WATCH_SECONDS = 0.5  # once nothing changes: a look costs the same whether or not anything happened
 _DRAIN_WATCH_SECONDS = 0.05
+SILENT_SECONDS = 30.0
+"""After which a look that has not come back is told: its calls wait for Spark's Java process."""
 STOP_SECONDS = 60.0
 """For the batches under way. What is not checkpointed by then is delivered again at the next start."""
 
@@ -90,10 +92,21 @@ class Supervisor:
         self._ending: Ending | None = None
         self._resumption: tuple[SparkSession, Cause | None] | None = None
         self._asked, self._settled = threading.Event(), threading.Event()
+        self._looking_since: float | None = None
 
     @property
     def status(self) -> PipelineStatus:
-        return self._status
+        """As the last look saw it. One that hangs says so: its numbers would look as if all were well."""
+        since, status = self._looking_since, self._status
+        if since is None or (silent := time.monotonic() - since) < SILENT_SECONDS:
+            return status
+        error = SparkLost(
+            f"Spark's Java process has not answered for {silent:.0f} seconds: what is shown is from before",
+            where=f"pipeline {self.pipeline.name}",
+            fix="Its machine may be overloaded, or the process stopped. If it stays so, end the server: another start, "
+            "or another server, goes on from the checkpoint.",
+        )
+        return replace(status, error=to_data(error), lag_bytes=None, events_per_second=0.0)
 
     @property
     def state(self) -> State:
@@ -300,8 +313,11 @@ class Supervisor:
         while not self._asked.wait(wait) and run.status.state is not State.FAILED:
             if self._lease is not None:
                 self._lease.check()
-            before = run.status
-            changed = run.watch() != before
+            before, self._looking_since = run.status, time.monotonic()
+            try:
+                changed = run.watch() != before
+            finally:
+                self._looking_since = None
             if run.status.caught_up and self._ends_by_itself and not run.trial:
                 self._end_by_itself()
             wait = _WATCH_SECONDS if changed else min(_REST_WATCH_SECONDS, wait * 1.2)

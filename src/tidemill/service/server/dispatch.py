@@ -2,7 +2,8 @@
 
 The server runs no pipeline then. It talks with its workers as with any other process of the state store (elsewhere.py);
 what they have besides is a pipe. It closes with the server, also when that is killed, and the worker drains and ends.
-Two such servers of one store start one worker for a pipeline: who sees that it is leased starts none.
+Two such servers of one store start one worker for a pipeline: who sees that it is leased starts none. A worker that
+is frozen loses its lease and is killed: nobody else would take its pipeline over.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ may take to stop before its worker is ended."""
 _STEADY_SECONDS = 600.0  # after which the next death begins a new series
 _SECOND_SECONDS = 30.0  # that another process has the pipeline, before the worker here is taken for superfluous
 _KILLED_SECONDS = 10.0
+SILENCE_LOOK_SECONDS, FROZEN_SECONDS = 2.0, 10.0
+"""How often it is asked which workers are silent, and for how long one may be before it is taken for frozen. It has
+lost its lease by then; after a store that was away it has time to renew."""
 _METRICS = re.compile(r"metrics on (\S+)")
 
 
@@ -56,7 +60,7 @@ class WorkerProcess:
 
     def __init__(self, pipeline: str, command: WorkerCommand) -> None:
         self.metrics: str | None = None
-        self.began, self.ends_since, self.second_since = time.monotonic(), 0.0, 0.0
+        self.began, self.ends_since, self.second_since, self.silent_since = time.monotonic(), 0.0, 0.0, 0.0
         # A session of its own: Ctrl-C at the server's terminal is for the server, which asks its workers to drain.
         self._process = subprocess.Popen(
             [*command.arguments, pipeline], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -90,6 +94,10 @@ class WorkerProcess:
         with suppress(ProcessLookupError):
             self._process.send_signal(number)
 
+    def end_frozen(self) -> None:
+        """Its children may be frozen too."""
+        LeaseProcess.of(self.pid).end()
+
     def wait(self, seconds: float) -> bool:
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(max(0.0, seconds))
@@ -121,6 +129,7 @@ class Dispatcher:
         self._workers: dict[str, WorkerProcess] = {}
         self._series: dict[str, Retries] = {}
         self._due: dict[str, float] = {}
+        self._silence_looked = 0.0
         self._task = RepeatedTask(self._look, seconds=LOOK_SECONDS, name="dispatch")
         self.begin = self._task.begin
 
@@ -160,11 +169,28 @@ class Dispatcher:
 
     def _look(self) -> None:
         with self._changing:
+            self._end_frozen()
             for name in list(self._workers):
                 self._look_at(name, self._workers[name])
             for name in self._control.names:
                 if name not in self._workers and not self._task.stopping:
                     self._start_if_due(name)
+
+    def _end_frozen(self) -> None:
+        """A worker that is stopped, or hangs, holds no lease and does not die: nobody would run its pipeline."""
+        now = time.monotonic()
+        if now - self._silence_looked < SILENCE_LOOK_SECONDS:
+            return
+        self._silence_looked = now
+        silent = self._control.silent_processes()
+        for name, worker in self._workers.items():
+            if worker.pid not in silent:
+                worker.silent_since = 0.0
+                continue
+            worker.silent_since = worker.silent_since or now
+            if now - worker.silent_since > FROZEN_SECONDS and worker.poll() is None:
+                events.warn("worker.killed", pipeline=name, pid=worker.pid, error="it did not renew its lease in time")
+                worker.end_frozen()
 
     def _look_at(self, name: str, worker: WorkerProcess) -> None:
         now, code = time.monotonic(), worker.poll()

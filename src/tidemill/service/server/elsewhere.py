@@ -17,7 +17,7 @@ import orjson
 
 from tidemill.contracts.installation import StoredRequest
 from tidemill.contracts.lease import StoredLease
-from tidemill.errors import LeaseHeld, LifecycleError, TidemillError, from_data, to_data
+from tidemill.errors import LeaseHeld, LifecycleError, StateError, TidemillError, from_data, to_data
 from tidemill.service.cause import Cause
 from tidemill.service.run.status import State
 from tidemill.service.runtime import Runtime
@@ -99,6 +99,15 @@ class ElsewhereFleet(SharedFleet):
     def is_leased(self, name: str) -> bool:
         """Whether a process that is alive has it, as the last renewal saw."""
         return self._seen_elsewhere(name)
+
+    def silent_processes(self) -> set[int]:
+        """Living ones of this machine that announced themselves and do not renew. None while the store does not
+        answer: they cannot renew then."""
+        try:
+            found = self.runtime.leases.silent() if self.runtime.leases is not None else []
+        except StateError:
+            return set()
+        return {each.pid for each in found if each.is_here and not each.is_gone}
 
     def lease_of(self, name: str) -> StoredLease | None:
         return self.runtime.leases.known(name) if self.runtime.leases is not None else None
