@@ -117,6 +117,12 @@ def test_a_store_that_was_only_opened_takes_a_file(uri: str, tmp_path: Path) -> 
         assert len(store.tokens()) == 2
 
 
+def _replace_value(lines: list[bytes], value: bytes) -> list[bytes]:
+    """The first one of the first row."""
+    at = next(number for number, line in enumerate(lines) if line.startswith(b"["))
+    return [*lines[:at], b"[" + value + b"," + lines[at].partition(b",")[2], *lines[at + 1 :]]
+
+
 Damage = Callable[[list[bytes]], list[bytes]]
 DAMAGES: dict[str, tuple[Damage, str]] = {
     "cut off": (lambda lines: lines[:-1], "its end is missing"),
@@ -128,6 +134,13 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "a document": (lambda lines: [b'{"metadata": {}}\n'], "does not begin as one"),
     "a later format": (lambda lines: [lines[0].replace(b'state":1', b'state":2'), *lines[1:]], "its format is 2"),
     "an unknown table": (lambda lines: [lines[0], b'{"table": "x; y", "columns": []}\n', *lines[1:]], "has not"),
+    "no version": (lambda lines: [b'{"tidemill_state":1}\n', *lines[1:]], "no number of a version"),
+    "version nought": (lambda lines: [b'{"tidemill_state":1,"version":0}\n', *lines[1:]], "no number of a version"),
+    "a table without a list": (lambda lines: [lines[0], b'{"table":"tokens","columns":1}\n', *lines[2:]], "neither"),
+    "a column without a name": (lambda lines: [lines[0], b'{"table":"tokens","columns":[1]}\n'], "neither"),
+    "a value of several": (lambda lines: _replace_value(lines, b"[1]"), "none of a state store"),
+    "bytes in no code": (lambda lines: _replace_value(lines, b'{"base64":"!"}'), "not in base64"),
+    "bytes without any": (lambda lines: _replace_value(lines, b'{"bytes":"AA=="}'), "none of a state store"),
     "more after its end": (lambda lines: [*lines, lines[-1]], "changed"),
 }
 

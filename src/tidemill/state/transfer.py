@@ -149,12 +149,12 @@ def _insert_all(run: Rows, content: _Checked, known: Sequence[str]) -> dict[str,
     for entry in content:
         if isinstance(entry, dict):
             table, columns = entry["table"], entry["columns"]
-            if table not in known or table in counts or not all(_NAME.fullmatch(name) for name in columns):
+            if table not in known or table in counts:
                 raise content.refuse(f'it has a table "{table}" that a store of its version has not')
             counts[table], width = 0, len(columns)
             insert = f"INSERT INTO {table} ({_quote(columns)}) VALUES ({', '.join('?' * width)})"
         elif table and len(entry) == width:
-            run(insert, *(b64decode(each["base64"]) if isinstance(each, dict) else each for each in entry))
+            run(insert, *(content.value(each) for each in entry))
             counts[table] += 1
         else:
             raise content.refuse("a row is not of its table")
@@ -171,8 +171,10 @@ class _Checked:
     def header(self) -> dict[str, Any]:
         found = self._parse(next(self._lines, b""))
         given = found.get("tidemill_state") if isinstance(found, dict) else None
-        if given != FORMAT or not isinstance(found["version"], int):
+        if given != FORMAT:
             raise self.refuse("it does not begin as one" if given is None else f"its format is {given}, ours {FORMAT}")
+        if type(version := found.get("version")) is not int or version < 1:
+            raise self.refuse("its version is no number of a version")
         return dict(found)
 
     def __iter__(self) -> Iterator[Any]:
@@ -184,11 +186,23 @@ class _Checked:
                 if found != {"rows": rows, "sha256": before} or next(self._lines, b""):
                     raise self.refuse("it was changed after it was written")
                 return
-            if not isinstance(found, list) and not (isinstance(found, dict) and {"table", "columns"} <= found.keys()):
+            if not isinstance(found, list) and not _is_table(found):
                 raise self.refuse("the line is neither a table nor a row")
             rows += isinstance(found, list)
             yield found
         raise self.refuse("its end is missing")
+
+    def value(self, found: Any) -> Any:
+        """Of a row, as the database takes it."""
+        match found:
+            case {"base64": str(text)}:
+                try:
+                    return b64decode(text, validate=True)
+                except ValueError as error:
+                    raise self.refuse("bytes of a row are not in base64") from error
+            case dict() | list():
+                raise self.refuse("a value of a row is none of a state store")
+        return found
 
     def refuse(self, why: str) -> ConfigError:
         return ConfigError(
@@ -203,6 +217,13 @@ class _Checked:
             return orjson.loads(line)
         except orjson.JSONDecodeError as error:
             raise self.refuse("the line is not JSON") from error
+
+
+def _is_table(found: Any) -> bool:
+    match found:
+        case {"table": str(), "columns": list(columns)}:
+            return all(isinstance(name, str) and _NAME.fullmatch(name) for name in columns)
+    return False
 
 
 def _line(content: Any) -> bytes:
