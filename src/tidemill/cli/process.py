@@ -62,7 +62,7 @@ def _show(trial: Trial) -> None:
         out.print(Text(f"{event.event_id}  {said}", style=_STYLES[event.outcome]))
         if event.reason:
             by = f"{event.processor}: " if event.processor else ""
-            out.print(Text(f"  {by}{event.reason}", style="red" if event.processor else "yellow"))
+            out.print(terminal.plain(f"  {by}{event.reason}", "red" if event.processor else "yellow"))
         for number, made in enumerate(event.made, 1) if event.outcome == "changed" else ():
             if len(event.made) > 1:
                 out.print(Text(f"  became event {number} of {len(event.made)}", style="dim"))

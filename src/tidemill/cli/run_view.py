@@ -16,10 +16,12 @@ from rich.table import Table
 from rich.text import Text
 
 from tidemill.cli.snapshot_view import bar
+from tidemill.cli.terminal import plain
 from tidemill.disk.output import lock_output
 from tidemill.service.run.start_profile import StartStage
 from tidemill.service.run.status import PipelineStatus, SinkState, SinkStatus, State
 from tidemill.service.units import human_bytes
+from tidemill.telemetry.plain_text import without_controls
 
 _STYLE = {State.RUNNING: "green", State.FAILING: "red", State.FAILED: "bold red", State.STOPPING: "yellow"}
 # Of one pipeline, below the table: more would push the table off the screen.
@@ -47,9 +49,9 @@ class LiveTable:
     def say(self, text: str) -> None:
         """What goes on before there is a table, or beside it."""
         if self._began:
-            self._live.console.print(Text(text))
+            self._live.console.print(plain(text))
         else:
-            self._live.update(Spinner("dots", Text(f" {text}"), style="cyan"), refresh=True)
+            self._live.update(Spinner("dots", plain(f" {text}"), style="cyan"), refresh=True)
 
     def show(self, statuses: list[PipelineStatus]) -> None:
         for status in statuses:
@@ -73,7 +75,7 @@ class LineView:
     def say(self, text: str) -> None:
         """For people: programs read a status a line."""
         if not self._as_json:
-            _say(text)
+            _say_text(text)
 
     def show(self, statuses: list[PipelineStatus]) -> None:
         now = time.monotonic()
@@ -91,18 +93,18 @@ class LineView:
                     _say(orjson.dumps(asdict(status)).decode())
                     continue
                 if status.began and before[:1] != (status.began,):
-                    _say(_began(status))
+                    _say_text(_began(status))
                 for notice in status.notices:
                     if _label(notice) not in before:
-                        _say(f"{status.name} {_as_line(notice)}")
-                _say(_line(status))
+                        _say_text(f"{status.name} {_as_line(notice)}")
+                _say_text(_line(status))
 
     def show_start(self, stages: Sequence[StartStage]) -> None:
         if self._as_json:
             _say(orjson.dumps({"start": [asdict(stage) for stage in stages]}).decode())
             return
         for line in _start_lines(stages):
-            _say(line)
+            _say_text(line)
 
 
 def _start_lines(stages: Sequence[StartStage]) -> Iterator[str]:
@@ -110,6 +112,10 @@ def _start_lines(stages: Sequence[StartStage]) -> Iterator[str]:
     parts = max((len(each.part) for each in stages), default=0)
     for each in stages:
         yield f"{each.begin:6.2f} s  {each.part:<{parts}}  {each.stage:<16}{each.seconds:6.2f} s"
+
+
+def _say_text(text: str) -> None:
+    _say(without_controls(text))
 
 
 def _say(line: str) -> None:
@@ -156,24 +162,24 @@ def _table(statuses: list[PipelineStatus]) -> Group:
 def _below(s: PipelineStatus) -> Iterator[Text]:
     """What needs words, as wide as the screen."""
     if s.state in (State.STOPPING, State.STOPPED):
-        yield Text(f"{s.name}: {_rest(s)}", style="yellow")
+        yield plain(f"{s.name}: {_rest(s)}", style="yellow")
     going = [t for t in s.tables if t.state not in ("ready", "failed")]
     for table in going[:_TABLES]:
-        yield Text(f"{s.name}: {bar(table)} {table.name} {table.state}, {table.rows:,} rows")
+        yield plain(f"{s.name}: {bar(table)} {table.name} {table.state}, {table.rows:,} rows")
     if len(going) > _TABLES:
-        yield Text(f"{s.name}: and {len(going) - _TABLES} more tables to copy, which `tidemill snapshot status` shows")
+        yield plain(f"{s.name}: and {len(going) - _TABLES} more tables to copy, which `tidemill snapshot status` shows")
     for table in s.tables:
         if table.state == "failed":
-            yield Text(f"{s.name}: {table.name} is not copied: {table.error} {table.fix}", style="red")
+            yield plain(f"{s.name}: {table.name} is not copied: {table.error} {table.fix}", style="red")
     if s.error:
-        yield Text(f"{s.name}: {s.error['what']}", style="red")
+        yield plain(f"{s.name}: {s.error['what']}", style="red")
     for sink in s.sinks:
         if sink.error and sink.error.splitlines()[0] not in s.error.get("what", ""):
-            yield Text(f"{s.name}: sink {sink.id} is {sink.state}: {sink.error.splitlines()[0]}", style="red")
+            yield plain(f"{s.name}: sink {sink.id} is {sink.state}: {sink.error.splitlines()[0]}", style="red")
     for notice in s.notices[:_NOTICES]:
-        yield Text(f"{s.name}: {_as_line(notice)}", style="yellow")
+        yield plain(f"{s.name}: {_as_line(notice)}", style="yellow")
     if len(s.notices) > _NOTICES:
-        yield Text(f"{s.name}: and {len(s.notices) - _NOTICES} more, which `run --json` prints", style="yellow")
+        yield plain(f"{s.name}: and {len(s.notices) - _NOTICES} more, which `run --json` prints", style="yellow")
 
 
 def _stage(s: PipelineStatus) -> str:

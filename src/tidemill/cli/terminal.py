@@ -17,6 +17,7 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from tidemill.errors import TidemillError, to_data
+from tidemill.telemetry.plain_text import without_controls
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", "--force", help="Do not ask.")]
@@ -53,18 +54,24 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, titl
     if empty and not content:
         say(empty)
         return
-    table = Table(box=None, pad_edge=False, title=escape(title) or None, title_justify="left", header_style="bold")
+    above = escape(without_controls(title)) or None
+    table = Table(box=None, pad_edge=False, title=above, title_justify="left", header_style="bold")
     for index, name in enumerate(columns):
         numeric = bool(content) and all(isinstance(row[index], int | float) for row in content)
         table.add_column(name, justify="right" if numeric else "left", overflow="fold")
     for row in content:
-        table.add_row(*(Text(f"{cell:,}" if isinstance(cell, int) else str(cell)) for cell in row))
+        table.add_row(*(plain(f"{cell:,}" if isinstance(cell, int) else str(cell)) for cell in row))
     # A pipe has no width: a row stays on its line, for grep and awk.
     Console(width=None if sys.stdout.isatty() else 10_000).print(table)
 
 
+def plain(text: str, style: str = "") -> Text:
+    """As it is: a `[` is not markup, and nothing in it steers the terminal."""
+    return Text(without_controls(text), style=style)
+
+
 def say(text: str, style: str = "") -> None:
-    Console(soft_wrap=True).print(Text(text, style=style))
+    Console(soft_wrap=True).print(plain(text, style))
 
 
 def clear() -> None:
@@ -75,18 +82,19 @@ def clear() -> None:
 
 def say_line(content: Any) -> None:
     """One line at once, also into a pipe; as JSON unless it is text."""
-    line = content if isinstance(content, str) else orjson.dumps(content, default=str).decode()
+    is_text = isinstance(content, str)
+    line = without_controls(content) if is_text else orjson.dumps(content, default=str).decode()
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
 def progress(text: str) -> None:
     """For people who wait, also beside an answer for machines."""
-    Console(stderr=True, soft_wrap=True).print(Text(text))
+    Console(stderr=True, soft_wrap=True).print(plain(text))
 
 
 def warn(text: str) -> None:
-    Console(stderr=True, soft_wrap=True).print(Text(text, style="yellow"))
+    Console(stderr=True, soft_wrap=True).print(plain(text, "yellow"))
 
 
 def ask(consequence: str, refusal: type[TidemillError]) -> None:
@@ -110,11 +118,11 @@ def show_error(error: TidemillError, *, as_json: bool) -> None:
         sys.stdout.write(orjson.dumps({"error": _as_data(error)}, default=str).decode() + "\n")
         return
     out = Console(stderr=True, soft_wrap=True)
-    out.print(Text(f"error: {error.what}", style="bold red"))
+    out.print(plain(f"error: {error.what}", "bold red"))
     if error.where:
-        out.print(Text(f"  at {error.where}", style="dim"))
+        out.print(plain(f"  at {error.where}", "dim"))
     if error.fix:
-        out.print(Text(error.fix))
+        out.print(plain(error.fix))
 
 
 def _as_data(error: TidemillError) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from typing import Any
 import orjson
 
 from tidemill.telemetry.context import current
+from tidemill.telemetry.plain_text import without_controls
 
 LOGGER = logging.getLogger("tidemill")
 _LEVEL = "TIDEMILL_LOG_LEVEL"
@@ -98,7 +99,7 @@ def _foreign(formatter: logging.Formatter, record: logging.LogRecord) -> dict[st
 
 
 def _quote(value: object) -> str:
-    text = " ".join(str(value).split())  # one event, one line
+    text = without_controls(" ".join(str(value).split()))  # one event, one line
     if not text or " " in text or '"' in text:
         return '"' + text.replace('"', '\\"') + '"'
     return text
