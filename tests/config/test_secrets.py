@@ -56,6 +56,11 @@ def test_headers_that_log_in_are_hidden() -> None:
     assert [name for name, value in shown.items() if value != "***"] == list(seen)
 
 
+def test_a_credential_is_hidden_whatever_its_header_is_called() -> None:
+    shown = mask({"X-Custom": "Bearer abc", "x-b": " basic dTpw", "X-Type": "bearer", "X-Note": "no bearer x"})
+    assert shown == {"X-Custom": "***", "x-b": "***", "X-Type": "bearer", "X-Note": "no bearer x"}
+
+
 def test_a_worker_gets_the_secrets_of_nested_settings_too() -> None:
     class Inner(BaseModel):
         password: SecretStr | None = None

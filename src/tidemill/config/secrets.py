@@ -1,7 +1,8 @@
 """Shows a configuration without its secrets. Everything that prints or serves a spec goes through `mask`.
 
 Hidden are: `SecretStr` fields; the password inside fields marked `json_schema_extra={"secret": True}` (a DSN stays
-readable otherwise); and, in free-form maps such as `client_conf`, values whose key sounds like a secret.
+readable otherwise); and, in free-form maps such as `client_conf`, values whose key sounds like a secret, or which are
+a credential of HTTP.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ _SECRET_KEY = re.compile(
     r"^(proxy-)?authorization$|^(set-)?cookie$|^x-.*(auth|key|signature)",
     re.IGNORECASE,
 )
+# A header's value that is a credential, whatever the header is called.
+_CREDENTIAL = re.compile(r"\s*(bearer|basic|token|apikey|digest|negotiate)\s+\S", re.IGNORECASE)
 # The user part may be empty (redis://:pw@host). The password runs to the last "@": people paste passwords that hold
 # an "@" or a "/" unescaped, and hiding a little too much is the better mistake.
 # Bounded, so that a long text of anybody's costs no more than its length.
@@ -94,7 +97,7 @@ def sounds_secret(key: str) -> bool:
 
 
 def _sounds_secret(key: object, value: object) -> bool:
-    return isinstance(value, str) and sounds_secret(str(key))
+    return isinstance(value, str) and (sounds_secret(str(key)) or _CREDENTIAL.match(value) is not None)
 
 
 def _field(info: FieldInfo, value: Any) -> Any:
