@@ -76,10 +76,11 @@ class Harness:
     """A control plane and its server. `client(role)` has a token of that role."""
 
     def __init__(
-        self, directory: Path, *, auth: bool = True, leases: LeaseKeeper | None = None, **settings: Any
+        self, directory: Path, *, auth: bool = True, leases: LeaseKeeper | None = None, state: str = "", **settings: Any
     ) -> None:
+        """`state` is a database in the place of a file below the directory."""
         self.directory = directory
-        self.state = str(directory / "state" / "state.sqlite")
+        self.state = state or str(directory / "state" / "state.sqlite")
         self.store = open_installation(self.state)
         self.tokens = Tokens(self.store)
         self.admin = self.tokens.create("raw", Role.ADMIN)[0]

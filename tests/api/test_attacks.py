@@ -8,7 +8,7 @@ import socket
 import ssl
 import threading
 import urllib.request
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -37,6 +37,7 @@ from tidemill.api.rpc.server import GrpcSettings, serve_grpc
 from tidemill.api.serve import ServerSettings, serving
 from tidemill.errors import ConfigError, LifecycleError, TidemillError
 from tidemill.lab.servers import tls
+from tidemill.lab.servers.postgres import Postgres
 from tidemill.service.server.managed import PipelineView
 from tidemill.service.server.scope import Scope
 from tidemill.service.server.tokens import Role
@@ -419,6 +420,34 @@ def test_no_patch_reaches_further_than_a_new_document_may(server: Harness, body:
         client.patch("orders", body)
     assert client.pipeline("orders").version == before
     assert client.pipeline("orders").status == "running"
+
+
+def test_nul_in_an_address_or_a_body_is_the_callers_mistake(
+    tmp_path: Path, stand_ins: None, postgres18: Postgres
+) -> None:
+    """PostgreSQL keeps no text with it: as state store it would refuse, and the server say that it cannot be used."""
+    with postgres18.database("nul_in_requests") as state, closing(Harness(tmp_path, state=state)) as server:
+        server.client().create(document("orders", dlq={}))
+        paths = server.client().request("GET", "/openapi.json")["paths"]
+        bodies = [{"tables": ["a\0b"]}, {"sink": "a\0b"}, {"where": "a\0b"}, {"from": "a\0b"}, {"a\0b": 1}]
+        tried = 0
+        for path, methods in paths.items():
+            at = path.replace("{name}", "orders").replace("{number}", "1").replace("{family}", "sinks")
+            for method, said in methods.items():
+                parameters = [each["name"] for each in said.get("parameters", ()) if each.get("in") == "query"]
+                for each in parameters:
+                    place = at.replace("{table}", "t").replace("{component}", "files")
+                    status, answer, _ = raw(server, method.upper(), f"{place}?{each}=a%00b", b"{}")
+                    assert (status, answer["code"]) == (422, "request-invalid"), (method, path, each)
+                    tried += 1
+                if "{table}" in path or "{component}" in path:
+                    place = at.replace("{table}", "a%00b").replace("{component}", "a%00b")
+                    assert raw(server, method.upper(), place)[0] == 422, path
+                if method == "post" and "application/yaml" not in said.get("requestBody", {}).get("content", {}):
+                    for body in bodies:
+                        status, answer, _ = raw(server, "POST", at, body)
+                        assert status < 500, (path, body, answer)
+        assert tried > 20
 
 
 @pytest.mark.parametrize("written", ["\0", '"\\0"'], ids=["as it is", "escaped"])

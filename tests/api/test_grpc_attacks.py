@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import grpc
@@ -19,7 +22,7 @@ from grpc_reflection.v1alpha import reflection_pb2_grpc
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.api.conftest import Harness, document
+from tests.api.conftest import Harness, document, raw
 from tests.api.test_grpc import Rpc, create, reach
 from tests.support.deliveries import make_deliveries, make_events
 from tests.support.waiting import until
@@ -175,6 +178,64 @@ def test_no_values_break_a_call(server: Harness, database: str) -> None:
 
         call()
         assert admin.call("Flows.Get", operations.PipelineRef(pipeline="orders")).name == "orders"
+
+
+def test_connections_to_grpc_take_only_so_many_files_of_the_server(
+    server: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever reaches the port opens them without a token; pipelines need files too."""
+    monkeypatch.setattr(grpc_server, "MAX_CONNECTIONS", 20)
+    given = grpc_server.GrpcSettings("127.0.0.1:0")
+    with grpc_server.serve_grpc(server.control, server.tokens, given) as port, ExitStack() as open_ones:
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(100):
+            each = open_ones.enter_context(socket.create_connection(("127.0.0.1", port), 10))
+            each.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0")
+        # A hundred are the clients' own ends.
+        until(lambda: len(os.listdir("/proc/self/fd")) <= before + 100 + 25)
+        assert raw(server, "GET", "/healthz")[0] == 200
+        open_ones.close()
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            grpc.channel_ready_future(channel).result(30)
+            assert Rpc(channel, server.admin).call("Flows.List").flows == []
+
+
+def spoil(message: Any) -> list[Any]:
+    """Copies of it, each with NUL in one of its texts."""
+    made = []
+    for field in message.DESCRIPTOR.fields:
+        inner = field.message_type
+        if field.type == FieldDescriptor.TYPE_STRING:
+            copy = type(message)()
+            getattr(copy, field.name).append("a\0b") if field.is_repeated else setattr(copy, field.name, "a\0b")
+            made.append(copy)
+        elif inner is not None and inner.GetOptions().map_entry:
+            copy = type(message)()
+            if inner.fields_by_name["value"].type == FieldDescriptor.TYPE_STRING:
+                getattr(copy, field.name)["a"] = "a\0b"
+                made.append(copy)
+        elif inner is not None and not field.is_repeated:
+            for each in spoil(getattr(message, field.name)):
+                copy = type(message)()
+                getattr(copy, field.name).CopyFrom(each)
+                made.append(copy)
+    return made
+
+
+def test_nul_in_any_text_of_a_request_is_the_callers_mistake(server: Harness) -> None:
+    """A state store in PostgreSQL would refuse it, and the server say that it cannot be used."""
+    tried = 0
+    with reach(server) as channel:
+        admin = Rpc(channel, server.admin)
+        create(admin, "orders")
+        for name in CALLS:
+            owner, _, verb = name.partition(".")
+            kind = message_factory.GetMessageClass(service(owner).methods_by_name[verb].input_type)
+            for request in spoil(kind()):
+                code, error = admin.refusal(name, request)
+                assert (code, "NUL" in error["what"]) == (grpc.StatusCode.INVALID_ARGUMENT, True), (name, request)
+                tried += 1
+    assert tried > 40
 
 
 def test_a_refusal_with_much_to_say_reaches_the_client(server: Harness) -> None:

@@ -6,6 +6,7 @@ import socket
 import ssl
 import threading
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -17,7 +18,7 @@ from tidemill.api.client import ServerClient
 from tidemill.api.ports import Address
 from tidemill.api.rate import RateLimit
 from tidemill.api.routes import events
-from tidemill.api.serve import ServerSettings, serving
+from tidemill.api.serve import ServerSettings, _announce, serving
 from tidemill.errors import ConfigError, ServerError, TidemillError, Unauthenticated
 from tidemill.lab.servers import tls
 from tidemill.service.server.managed import PipelineView
@@ -92,6 +93,21 @@ def test_without_tokens_the_server_binds_only_to_loopback() -> None:
             ServerSettings(Address(host, 8080), None, "x", auth=False).check()
     for host in ("127.0.0.1", "::1", "localhost", "127.1.2.3"):
         ServerSettings(Address(host, 8080), None, "x", auth=False).check()
+
+
+@pytest.mark.parametrize("open_port", ["api", "grpc", "metrics"])
+def test_tokens_that_go_over_the_network_in_clear_are_warned_of(
+    server: Harness, open_port: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    here, everywhere = Address("127.0.0.1", 0), Address("0.0.0.0", 0)
+    ports = {name: everywhere if name == open_port else here for name in ("api", "grpc", "metrics")}
+    given: dict[str, Any] = {**ports, "state": server.state, "metrics_auth": True}
+    _announce(ServerSettings(**given), server.tokens, lambda line: None)
+    assert "server.unencrypted" in caplog.text
+    caplog.clear()
+    _announce(ServerSettings(**given, certificate=Path("cert.pem")), server.tokens, lambda line: None)
+    _announce(ServerSettings(**{**given, open_port: here}), server.tokens, lambda line: None)
+    assert "server.unencrypted" not in caplog.text
 
 
 def test_only_so_many_streams_are_open_at_once(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,6 +63,23 @@ def test_a_stream_of_events_has_only_what_the_token_is_for(server: Harness) -> N
     assert {each.data.get("name", each.data.get("pipeline")) for each in seen} == {"beds"}
 
 
+def test_events_of_a_name_that_has_become_another_tenants_are_not_shown(server: Harness) -> None:
+    everything = server.client()
+    everything.create(of_tenant("beds", "hotel"))
+    stream = scoped(server, Role.VIEWER, tenant="hotel").events("beds")
+    assert next(stream).data["name"] == "beds"
+    everything.delete("beds")
+    everything.create(of_tenant("beds", "shop"))
+    everything.pause("beds", reason="the shop's")
+    everything.delete("beds")
+    everything.create(of_tenant("beds", "hotel"))
+    everything.drain("beds")
+    seen = [next(stream)]
+    while not seen[-1].data.get("drains"):
+        seen.append(next(stream))
+    assert "paused" not in {each.data.get("state") for each in seen}, "that was the shop's"
+
+
 def test_a_token_of_one_pipeline_reaches_no_other(server: Harness) -> None:
     everything = server.client()
     everything.create(of_tenant("orders", "shop"))

@@ -56,6 +56,9 @@ class RequestGuard:
             if wait:
                 await _too_many(wait)(scope, receive, send)
                 return
+        if "\0" in scope["path"] or b"%00" in scope["query_string"]:
+            await _nul()(scope, receive, send)
+            return
         # What is open to everybody reads no body: who sends none, or slowly, would hold a connection without a token.
         body = b"" if scope["path"] in OPEN else await self._body(headers, receive)
         if isinstance(body, Response):
@@ -109,6 +112,13 @@ def _too_many(wait: float) -> Response:
     return problems.problem(
         429, "too-many-requests", "there are more requests than this server takes from one caller",
         fix="Wait, then go on more slowly.", headers={"Retry-After": str(math.ceil(wait))},
+    )  # fmt: skip
+
+
+def _nul() -> Response:
+    return problems.problem(
+        422, "request-invalid", "the address has the character NUL", where="the path, or a parameter",
+        fix="Leave it out: no name and no text has it.",
     )  # fmt: skip
 
 

@@ -214,7 +214,9 @@ def _announce(settings: ServerSettings, tokens: Tokens | None, say: Callable[[st
         events.warn("server.open", fix="Everybody on this machine may do everything: --auth none is for trying out.")
         say("WARNING: there is no authentication. Every program on this machine may do everything.")
         return
-    if not settings.api.is_loopback and settings.certificate is None:
+    with_tokens = [settings.api, settings.grpc, settings.metrics if settings.metrics_auth else None]
+    outside = [each for each in with_tokens if each is not None and not each.is_loopback]
+    if outside and settings.certificate is None:
         events.warn("server.unencrypted", fix="Tokens go over the network in clear: give --tls-cert and --tls-key, or "
                     "put a proxy with TLS in front.")  # fmt: skip
     first = tokens.create_first()

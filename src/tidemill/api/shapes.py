@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from tidemill.api.wire_shape import RequestShape, WireShape
 from tidemill.contracts.state_store import Transition
 from tidemill.service.run.status import PipelineStatus, State
 from tidemill.service.schema.changes import PlannedChange, describe_outcome
@@ -17,10 +18,6 @@ _EXAMPLE_SPEC = {
     "source": {"type": "postgres", "config": {"id": "shop", "dsn": "postgresql://cdc:***@db/shop"}},
     "sinks": [{"type": "files", "config": {"id": "lake", "path": "/srv/lake"}}],
 }
-
-
-class WireShape(BaseModel):
-    model_config = ConfigDict(extra="forbid")
 
 
 class ProblemDetail(WireShape):
@@ -251,7 +248,7 @@ class ReadyShape(WireShape):
     pipelines: list[ReadyPipeline] | None = Field(default=None, description="Only with a token.")
 
 
-class LogLevelShape(WireShape):
+class LogLevelShape(RequestShape):
     level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(examples=["DEBUG"])
 
 
@@ -311,7 +308,7 @@ class CheckpointsShape(WireShape):
     sinks: list[SinkCheckpoint]
 
 
-class MoveRequest(WireShape):
+class MoveRequest(RequestShape):
     """Where the checkpoint is to go: an offset of the log, or the last transaction before a time."""
 
     offset: int | None = Field(default=None, ge=0, le=2**63 - 1, examples=[1200])
@@ -327,7 +324,7 @@ class MoveShape(WireShape):
     checkpoint: CheckpointShape | None = Field(description="None after a dry run.")
 
 
-class ChosenRecords(WireShape):
+class ChosenRecords(RequestShape):
     """Which dead letters: by id, of one sink, or `all` of them."""
 
     ids: list[Annotated[int, Field(ge=1, le=2**63 - 1)]] = Field(default=[], max_length=10_000, examples=[[1, 2]])

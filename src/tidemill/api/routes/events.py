@@ -54,9 +54,10 @@ async def stream_status(principal: Viewer, control: Control, request: Request) -
 
 
 @router.get("/pipelines/{name}/events", summary="What happens to one pipeline", responses=_SSE)
-async def stream_one(_: Viewer, control: Control, request: Request, name: Name) -> Any:
+async def stream_one(principal: Viewer, control: Control, request: Request, name: Name) -> Any:
     control.view(name)
-    return _stream(control, request, Mailbox(lambda pipeline: pipeline == name))
+    scope = principal.scope  # looked at again for each event: the name may be another tenant's by now
+    return _stream(control, request, Mailbox(lambda pipeline: pipeline == name and control.covers(scope, name)))
 
 
 def _stream(control: ControlPlane, request: Request, mailbox: Mailbox) -> Any:

@@ -8,13 +8,13 @@ from fastapi import APIRouter
 from pydantic import Field
 
 from tidemill.api.access import ByOperator, Control, Name
-from tidemill.api.shapes import WireShape
+from tidemill.api.wire_shape import RequestShape, WireShape
 from tidemill.service.server.lifecycle import RecoveredPipeline, RecoveryMode
 
 router = APIRouter(tags=["pipelines"])
 
 
-class RecoverRequest(WireShape):
+class RecoverRequest(RequestShape):
     mode: Literal["snapshot", "accept_gap"] = Field(
         description="`snapshot` copies all captured tables again: nothing stays missing. `accept_gap` goes on without "
         "what changed until now.",

@@ -9,7 +9,8 @@ from fastapi import APIRouter
 from pydantic import Field
 
 from tidemill.api.access import ByOperator, Control, Name
-from tidemill.api.shapes import SinkName, TableNames, WireShape
+from tidemill.api.shapes import SinkName, TableNames
+from tidemill.api.wire_shape import RequestShape, WireShape
 from tidemill.service.redelivery.replay import plan_range, replay_range
 
 router = APIRouter(tags=["replay"])
@@ -17,7 +18,7 @@ router = APIRouter(tags=["replay"])
 Place = Annotated[str, Field(max_length=200, description="An offset, a time (ISO 8601) or a position of the source.")]
 
 
-class ReplayRequest(WireShape):
+class ReplayRequest(RequestShape):
     begin: Place = Field(alias="from", examples=["1000"])
     end: Place | None = Field(default=None, alias="to", examples=["2026-01-31T12:00:00Z"])
     sink: SinkName = None

@@ -9,7 +9,8 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 
 from tidemill.api.access import ByOperator, Control, Name, Viewer
-from tidemill.api.shapes import ErrorShape, WireShape
+from tidemill.api.shapes import ErrorShape
+from tidemill.api.wire_shape import WireShape
 from tidemill.service.schedule.values import ScheduledRun
 
 router = APIRouter(tags=["runs"])

@@ -8,7 +8,8 @@ from fastapi import APIRouter
 from pydantic import Field
 
 from tidemill.api.access import ByOperator, Control, Name, Operator, Viewer
-from tidemill.api.shapes import CopiedTable, TableNames, WireShape
+from tidemill.api.shapes import CopiedTable, TableNames
+from tidemill.api.wire_shape import RequestShape, WireShape
 from tidemill.config import Pipeline
 from tidemill.errors import AccessRefused
 from tidemill.service.cause import Cause
@@ -35,7 +36,7 @@ class SnapshotShape(WireShape):
         return cls(**status.as_data())
 
 
-class SnapshotStart(WireShape):
+class SnapshotStart(RequestShape):
     tables: TableNames = Field(default_factory=list)
     where: str = Field(
         default="",

@@ -6,14 +6,15 @@ from fastapi import APIRouter
 from pydantic import Field
 
 from tidemill.api.access import Control, Name, Operator
-from tidemill.api.shapes import SinkName, TableNames, WireShape
+from tidemill.api.shapes import SinkName, TableNames
+from tidemill.api.wire_shape import RequestShape, WireShape
 from tidemill.service.verify.audit import VerifyOptions, verify
 from tidemill.service.verify.verdicts import TableVerdict
 
 router = APIRouter(tags=["verify"])
 
 
-class VerifyRequest(WireShape):
+class VerifyRequest(RequestShape):
     sink: SinkName = None
     tables: TableNames = Field(default_factory=list)
     wait_seconds: float = Field(default=30.0, ge=0, le=600, description="How long a sink that lags is waited for.")

@@ -8,6 +8,8 @@ import uuid
 from datetime import UTC, datetime
 from typing import Any
 
+from google.protobuf.descriptor import FieldDescriptor
+
 from tidemill.errors import ConfigError
 
 _LSN = re.compile(r"[0-9A-Fa-f]{1,8}/[0-9A-Fa-f]{1,8}")
@@ -29,6 +31,21 @@ def check_text(value: str, where: str, *, longest: int) -> str:
             fix=f"Give at most {longest} characters, none of them NUL.",
         )  # fmt: skip
     return value
+
+
+def check_texts(request: Any) -> None:
+    """All of a request, at any depth, for the character NUL."""
+    for field, value in request.ListFields():
+        if field.type == FieldDescriptor.TYPE_STRING:
+            for each in value if field.is_repeated else [value]:
+                check_text(each, field.name, longest=len(each))
+        elif field.type == FieldDescriptor.TYPE_MESSAGE and field.message_type.GetOptions().map_entry:
+            for key, item in value.items():
+                for each in (key, item):
+                    check_text(str(each), field.name, longest=len(str(each)))
+        elif field.type == FieldDescriptor.TYPE_MESSAGE:
+            for each in value if field.is_repeated else [value]:
+                check_texts(each)
 
 
 def check_token(value: str) -> str:

@@ -44,11 +44,13 @@ MAX_WATCHES = 64
 """Of `grpc.health.v1`, together."""
 MAX_REFLECTIONS = 16
 """Streams that ask what services there are, together."""
+MAX_CONNECTIONS = 2048
+"""Open at once. Each takes a file of the process, of which pipelines need some too."""
 _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 _OPTIONS = (
     ("grpc.so_reuseport", 0),
     ("grpc.server_handshake_timeout_ms", 20_000),
-    ("grpc.max_connection_idle_ms", 600_000),
+    ("grpc.max_connection_idle_ms", 60_000),  # its client opens another one when it asks again
     ("grpc.keepalive_time_ms", 60_000),  # who is gone without a word must not keep a stream
     ("grpc.keepalive_timeout_ms", 20_000),
 )
@@ -125,7 +127,11 @@ class GrpcServer:
 
     def _build(self, door: Door, pools: Mapping[str, Executor]) -> grpc.aio.Server:
         server = grpc.aio.server(
-            options=[("grpc.max_receive_message_length", self._settings.max_message), *_OPTIONS],
+            options=[
+                ("grpc.max_receive_message_length", self._settings.max_message),
+                ("grpc.max_allowed_incoming_connections", MAX_CONNECTIONS),
+                *_OPTIONS,
+            ],
             maximum_concurrent_rpcs=_MOST_CALLS,
         )
         services: dict[str, Any] = {

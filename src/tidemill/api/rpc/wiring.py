@@ -28,7 +28,7 @@ from google.protobuf.message import DecodeError
 from tidemill.api import problems
 from tidemill.api.proto import service
 from tidemill.api.rate import RateLimit
-from tidemill.api.rpc.arguments import check_text
+from tidemill.api.rpc.arguments import check_text, check_texts
 from tidemill.errors import AccessRefused, ConfigError, TidemillError, TooManyRequests, Unauthenticated, to_data
 from tidemill.service.cause import Cause, current_actor
 from tidemill.service.server.control import ControlPlane
@@ -142,13 +142,15 @@ def handlers(name: str, implementation: Any, door: Door, pools: Mapping[str, Exe
 async def read_request(requests: AsyncIterator[bytes], reads: Callable[[bytes], Any]) -> Any:
     """The one request of a call. `ConfigError` if there is none in time, or if it is none of ours."""
     try:
-        return reads(await asyncio.wait_for(anext(requests), REQUEST_SECONDS))
+        request = reads(await asyncio.wait_for(anext(requests), REQUEST_SECONDS))
     except (StopAsyncIteration, TimeoutError) as error:
         raise ConfigError("the call has no request", fix="Send it with the call.") from error
     except DecodeError as error:
         raise ConfigError(
             "the request cannot be read", fix="Compile operations.proto and flows.proto of this version."
         ) from error
+    check_texts(request)
+    return request
 
 
 def _unary(
