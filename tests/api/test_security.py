@@ -27,8 +27,10 @@ PAGE = Path(__file__).parents[2] / "docs" / "security.md"
 def test_every_line_of_the_threat_model_has_its_test() -> None:
     named = set(re.findall(r"`(test_\w+)`", PAGE.read_text()))
     here = Path(__file__).parent
-    files = [here / f"test_{name}.py" for name in ("security", "tenants", "limits", "attacks", "grpc_attacks")]
-    source = "\n".join(each.read_text() for each in (*files, here.parent / "config" / "test_confine.py"))
+    names = ("security", "roles", "tenants", "limits", "attacks", "grpc_attacks")
+    others = (here.parent / "config" / "test_confine.py", here.parent / "cli" / "test_plain_text.py")
+    files = (*(here / f"test_{name}.py" for name in names), *others)
+    source = "\n".join(each.read_text() for each in files)
     there = set(re.findall(r"^def (test_\w+)", source, re.M))
     assert len(named) > 15
     assert named <= there

@@ -12,6 +12,7 @@ idempotency.py   the answer to a repeated POST
 pages.py         long lists a page at a time
 problems.py      errors as application/problem+json
 shapes.py        what goes over the wire, for OpenAPI
+wire_shape.py    what all bodies have in common
 examples.py      an example of every body and answer, for OpenAPI
 access.py        the role that a route needs
 routes/          one module for each subject: documents and lifecycle, dead letters, snapshots, …

@@ -28,7 +28,7 @@ from google.protobuf.message import DecodeError
 from tidemill.api import problems
 from tidemill.api.proto import service
 from tidemill.api.rate import RateLimit
-from tidemill.api.rpc.arguments import check_text, check_texts
+from tidemill.api.rpc.arguments import check_strings, check_text
 from tidemill.errors import AccessRefused, ConfigError, TidemillError, TooManyRequests, Unauthenticated, to_data
 from tidemill.service.cause import Cause, current_actor
 from tidemill.service.server.control import ControlPlane
@@ -149,7 +149,7 @@ async def read_request(requests: AsyncIterator[bytes], reads: Callable[[bytes], 
         raise ConfigError(
             "the request cannot be read", fix="Compile operations.proto and flows.proto of this version."
         ) from error
-    check_texts(request)
+    check_strings(request)
     return request
 
 
