@@ -40,9 +40,19 @@ def old_keys_of(block: Block) -> pa.Array:
     return pc.coalesce(keys_of(block, "key"), keys_of(block, "before"))
 
 
-def key_strings(block: Block, rows: Sequence[int]) -> list[tuple[str, ...]]:
-    """Keys of `after` as `Chunk.points` has them; an empty one where a key has no text that a reader would know."""
-    image, odd = block.struct("after"), block.column("odd")
+def old_key_strings(block: Block, rows: Sequence[int]) -> list[tuple[str, ...]]:
+    """As `key_strings`, of the rows before the event."""
+    found: list[tuple[str, ...]] = [()] * len(rows)
+    for side in ("before", "key"):
+        image = block.struct(side)
+        if image is not None and all(name in image for name in block.table.key):
+            found = [new or old for new, old in zip(key_strings(block, rows, side), found, strict=True)]
+    return found
+
+
+def key_strings(block: Block, rows: Sequence[int], side: str = "after") -> list[tuple[str, ...]]:
+    """Keys as `Chunk.points` has them; an empty one where a key has no text that a reader would know."""
+    image, odd = block.struct(side), block.column("odd")
     assert image is not None
     chosen = np.asarray(rows, np.int64)
     found = []
@@ -60,7 +70,7 @@ def key_strings(block: Block, rows: Sequence[int]) -> list[tuple[str, ...]]:
             place = [c.name for c in block.table.columns].index(name)
             for row, items in enumerate(take_rows(odd, chosen).to_pylist()):
                 for item in items or ():
-                    if item["side"] == int(Side.AFTER) and item["column"] == place:
+                    if item["side"] == _OF_SIDE[side] and item["column"] == place:
                         strings[row] = item["text"]
         found.append(strings)
     return [key if None not in key else () for key in zip(*found, strict=True)]

@@ -22,7 +22,7 @@ from tidemill.model.snapshot import Chunk, ChunkState, SnapshotState, TableState
 from tidemill.retry import RetryPolicy
 from tidemill.service.snapshot.chunk_sizes import ChunkSizes
 from tidemill.service.snapshot.left_over import Delivered, LeftOver
-from tidemill.service.snapshot.moved_rows import find_moved
+from tidemill.service.snapshot.moved_rows import MovedRows, keys_left
 from tidemill.service.snapshot.observations import Observations
 from tidemill.service.snapshot.plan import (
     OVER,
@@ -53,6 +53,7 @@ _IDLE_SECONDS, _BUSY_SECONDS, _SOON_SECONDS, _UNPROVEN_SECONDS = 0.5, 0.05, 0.01
 _STAGED_CHUNKS = 16  # of each reader that may wait for adoption
 _RUNNING = SnapshotState.RUNNING
 _SMALL_TABLES = 50  # of an assignment
+_ALL = 1 << 30
 _AGAIN = RetryPolicy(first=0.2, most=5.0, jitter=0.0)  # of a chunk that was thrown away
 _LISTEN_SECONDS = 0.2
 
@@ -80,6 +81,7 @@ class SnapshotDriver:
         self._next_read = 0.0  # nothing is given to readers before
         self._thrown_away: dict[str, float] = {}  # when a chunk that is to be read again was first seen, by staging id
         self._refusals = Refusals()
+        self._moved = MovedRows(self._log)
         self._sizes = ChunkSizes(self._config.chunk_rows, self._log)
         self.floor: Offset | None = None
         """From here on the log must stay; None: no snapshot needs it."""
@@ -142,6 +144,7 @@ class SnapshotDriver:
             return _IDLE_SECONDS
         if not self._is_current(record):
             self._of, self._observations, self._thrown_away, self._left_over = record, Observations(), {}, None
+            self._moved = MovedRows(self._log)
             if record.observation and record.since >= self._log.gap().offset:
                 self._observations.all.append((record.since, record.observation))
         self._hold(record)
@@ -152,7 +155,8 @@ class SnapshotDriver:
         if record.recovers_from >= 0 and self._log.gap().snapshot != record.id:
             return _IDLE_SECONDS  # the source has not begun anew: what changes until then would be missed
         tables = self._store.tables(self._name, record.id) or self._begin(record, self._reader)
-        if self._find_moved(record):  # after that look: a table is ready only if its last chunk's rows were searched
+        # After that look: a table is ready only if its last chunk's rows were searched.
+        if self._find_moved(record, tables):
             tables = self._store.tables(self._name, record.id)
         self.tables = tuple(tables)
         if self._settle(record, tables):
@@ -369,6 +373,7 @@ class SnapshotDriver:
             error = TidemillError(f"{name} is not there any more, or not captured", where=f"snapshot {record.id}")
             self._fail(record, name, error)
             return
+        self._moved.forget(name)
         events.emit("snapshot.structure_changed", table=name)
         self._store.forget_structure(self._name, record.id, name, found)
 
@@ -376,14 +381,16 @@ class SnapshotDriver:
         self._store.set_table_state(self._name, record.id, name, TableState.FAILED, error=error.what, fix=error.fix)
         events.fail("snapshot.table_failed", table=name, error=error.what, where=error.where, fix=error.fix)
 
-    def _find_moved(self, record: SnapshotRecord) -> bool:
+    def _find_moved(self, record: SnapshotRecord, tables: Sequence[TableCopy]) -> bool:
         """Rows that moved to another key with a hole may be in no chunk: they are read again at the end. Whether there
         are new ones."""
+        staged = self._chunks(record, ChunkState.STAGED)  # before those that are planned, and before the log's end
+        left = keys_left(tables, staged, self._chunks(record, ChunkState.PLANNED))
         tail = self._log.tail().offset
         start = record.cursor
         if start < 0:
             start = record.recovers_from if record.recovers_from >= 0 else 0 if self._log.head() == 0 else tail
-        points, tail = find_moved(self._log, start, tail)
+        points, tail = self._moved.find(start, tail, left)
         if points or tail != record.cursor:
             self._store.save_points(self._name, record.id, tail, points)
         return bool(points)
@@ -396,4 +403,4 @@ class SnapshotDriver:
         self.floor = min([*waiting, *looked_at, *self._readers.windows()]) if self._left_over is None else None
 
     def _chunks(self, record: SnapshotRecord, state: ChunkState) -> list[ChunkCopy]:
-        return self._store.chunks(self._name, record.id, state)
+        return self._store.chunks(self._name, record.id, state, _ALL)

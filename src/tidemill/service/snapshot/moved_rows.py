@@ -1,25 +1,75 @@
-"""Rows that moved to another key and left columns out: they may be in no chunk, and are read again at the end."""
+"""Rows that moved to another key and left columns out: they may be in no chunk, and are read again at the end.
+
+While the ranges of a table come into the log, that is every row that moves so. Afterwards the log has each row whole
+under its old key, and the move says the rest, unless that key is itself one that is still to be read. Without that rule
+a table whose rows never stop moving would never be ready.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from tidemill.contracts import ChunkCopy, TableCopy
 from tidemill.log.reader import LogReader
 from tidemill.model.barrier import Barrier
+from tidemill.model.block import Block
 from tidemill.model.position import Offset
-from tidemill.model.rowkeys import key_strings, moved_with_holes
+from tidemill.model.rowkeys import key_strings, moved_with_holes, old_key_strings
 from tidemill.model.snapshot import Bound
 
 
-def find_moved(log: LogReader, start: Offset, tail: Offset) -> tuple[dict[str, Sequence[Bound]], Offset]:
-    """Keys that such updates led to, by table, from `start` on; and how far the log was looked through: `tail` or
-    further."""
-    points: dict[str, list[Bound]] = {}
-    for entry in log.entries(start) if start < tail else ():
-        if entry.barrier & (Barrier.KEY_CHANGE | Barrier.UNNAMED):
-            for ref in entry.blocks:
-                block = log.read(ref)
-                if rows := moved_with_holes(block):
-                    points.setdefault(ref.table, []).extend(key_strings(block, rows))
-        tail = max(tail, entry.end)
-    return dict(points), tail
+class MovedRows:
+    """Of one snapshot. In memory only: after a restart the first look takes every move for one that counts."""
+
+    def __init__(self, log: LogReader) -> None:
+        self._log = log
+        self._left: dict[str, set[Bound]] = {}  # of tables whose ranges are in the log: keys that are to be read
+
+    def find(
+        self, start: Offset, tail: Offset, left: Mapping[str, set[Bound]]
+    ) -> tuple[dict[str, Sequence[Bound]], Offset]:
+        """Keys to read, by table, and how far the log was looked through: `tail` or further. `left` are the `keys_left`
+        as they were when the log ended at `tail` or before: they are for moves that the next look meets. For those of
+        this one counts what was left at the look before: a key may have been read since, and its row have moved on
+        before that."""
+        points: dict[str, list[Bound]] = {}
+        for entry in self._log.entries(start) if start < tail else ():
+            if entry.barrier & (Barrier.KEY_CHANGE | Barrier.UNNAMED):
+                for ref in entry.blocks:
+                    for old, new in _moves(self._log.read(ref)):
+                        known = self._left.get(ref.table)
+                        if known is None or not old or old in known:
+                            points.setdefault(ref.table, []).append(new)
+                            if known is not None:
+                                known.add(new)
+            tail = max(tail, entry.end)
+        self._left = {name: keys.union(points.get(name, ())) for name, keys in left.items()}
+        return dict(points), tail
+
+    def forget(self, table: str) -> None:
+        """Its ranges are read anew."""
+        self._left.pop(table, None)
+
+
+def keys_left(
+    tables: Sequence[TableCopy], staged: Sequence[ChunkCopy], planned: Sequence[ChunkCopy]
+) -> dict[str, set[Bound]]:
+    """Of tables whose ranges are in the log, the keys that are still to be read again. `staged` was asked for before
+    `planned`: a chunk that is thrown away in between is in both."""
+    chunks: dict[int, list[ChunkCopy]] = {}
+    for chunk in (*staged, *planned):
+        chunks.setdefault(chunk.table, []).append(chunk)
+    found = {}
+    for table in tables:
+        mine = chunks.get(table.number, ())
+        if table.part < len(table.structure.parts) or () in table.points or not all(c.chunk.points for c in mine):
+            continue
+        found[table.name] = {*table.points, *(point for each in mine for point in each.chunk.points)}
+    return found
+
+
+def _moves(block: Block) -> list[tuple[Bound, Bound]]:
+    """From which key and to which; empty ones where a key has no text."""
+    if not (rows := moved_with_holes(block)):
+        return []
+    return list(zip(old_key_strings(block, rows), key_strings(block, rows), strict=True))
