@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import orjson
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
@@ -27,7 +26,8 @@ from tidemill.model.position import Position
 from tidemill.model.rowkeys import key_strings
 from tidemill.model.snapshot import Bound, Chunk, SnapshotTable
 from tidemill.sources.postgres import PostgresSource
-from tidemill.sources.postgres.snapshot import PostgresSnapshotReader, _prove
+from tidemill.sources.postgres.observation import Observation, prove
+from tidemill.sources.postgres.snapshot import PostgresSnapshotReader
 
 NOWHERE = Position("0/0")
 
@@ -445,7 +445,7 @@ def test_a_commit_that_waits_for_a_standby_is_not_taken_for_ended(postgres18: An
     ],
 )
 def test_numbers_of_transactions_are_compared_across_their_wrap(snapshot: str, locked: list[int], proven: bool) -> None:
-    assert (_prove(snapshot, [orjson.dumps(locked).decode()]) == 0) is proven
+    assert (prove(snapshot, None, [Observation("0/1", tuple(locked))]) == 0) is proven
 
 
 @pytest.mark.parametrize("may_write", [True, False])

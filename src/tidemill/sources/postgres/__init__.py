@@ -166,7 +166,9 @@ class PostgresSource(ByteStreamSource[PostgresConfig, PgOutputDecoder]):
     def snapshot_reader(self) -> PostgresSnapshotReader:
         snapshot = self.config.snapshot
         standby = snapshot.dsn if snapshot is not None else None
-        return PostgresSnapshotReader(self.config.model_copy(update={"dsn": standby}) if standby else self.config)
+        if not standby:
+            return PostgresSnapshotReader(self.config)
+        return PostgresSnapshotReader(self.config.model_copy(update={"dsn": standby}), self.config)
 
     def reached(self, high: Position, logged: Position) -> bool:
         return parse_lsn(self.reached_position(logged)) >= parse_lsn(high)

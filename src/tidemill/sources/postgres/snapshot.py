@@ -1,16 +1,12 @@
 """Reads PostgreSQL tables in chunks, each in one short transaction, by `COPY` (ADR 28).
 
-What a read does not see must have committed after the observation that it proves. A commit stands in the WAL, and may
-be in our log, before others see it: until its session has left the list of running transactions, which with
-synchronous replication may be seconds later. It holds the lock on its transaction number until then. So an observation
-is the numbers that are locked, and a read proves it when all of them have ended for its snapshot. A standby shows a
-commit as soon as it has replayed it: there a read proves every observation that waited for the log's end.
+What a read does not see must have committed after the observation that it proves (`observation.py`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -44,6 +40,7 @@ from tidemill.sources.postgres.config import PostgresConfig
 from tidemill.sources.postgres.copy_out import CopyMemory, CopyOut
 from tidemill.sources.postgres.errors import PublicationProblem, ServerBusy, TableRedefined, translate
 from tidemill.sources.postgres.lsn import parse_lsn
+from tidemill.sources.postgres.observation import REPLAYED, Observation, prove
 from tidemill.sources.postgres.publication.published import (
     Publication,
     Published,
@@ -61,6 +58,7 @@ _FILLED = (
     " WHERE pg_relation_size(c.oid) > 0 AND c.reltuples <> 0)"
 )
 _HIGH = "CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END"
+_BEGAN = "SELECT extract(epoch FROM pg_postmaster_start_time())::text"
 _SILENCE_SECONDS = 300.0  # of a server that looks for the first row of a chunk
 _REPLAY_SECONDS = 60.0
 
@@ -101,8 +99,10 @@ class _Token:
 class PostgresSnapshotReader:
     """For one thread. Pickled, it is its configuration; connections are made when first needed."""
 
-    def __init__(self, config: PostgresConfig) -> None:
-        self._config = config
+    def __init__(self, config: PostgresConfig, captured: PostgresConfig | None = None) -> None:
+        """`captured` is how to reach the server whose changes are captured, if `config` is to be a standby of it."""
+        self._config, self._captured = config, captured
+        self._captured_began = ""
         self._db: psycopg.Connection | None = None
         self._endpoint: Endpoint | None = None
         self._session: CopySession | None = None
@@ -111,7 +111,7 @@ class PostgresSnapshotReader:
         self._pages: dict[tuple[str, str], Pages | None] = {}  # the same of tables without a key
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._config,)
+        return type(self), (self._config, self._captured)
 
     def tables(self, names: Sequence[str] = ()) -> list[SnapshotTable]:
         config, patterns = self._config, [table_names.parse(name) for name in names]
@@ -234,23 +234,40 @@ class PostgresSnapshotReader:
         with self._connect() as db:
             deadline = time.monotonic() + _REPLAY_SECONDS
             while True:
-                row = db.execute("SELECT pg_is_in_recovery(), pg_last_wal_replay_lsn()::text").fetchone()
-                assert row is not None
-                if not row[0]:
+                (replayed,) = db.execute(f"SELECT {REPLAYED}".encode()).fetchone() or (None,)
+                if replayed is None:
                     break
-                if parse_lsn(row[1] or "0/0") >= parse_lsn(logged):
-                    return orjson.dumps(None).decode()
+                if parse_lsn(replayed) >= parse_lsn(logged):
+                    return Observation(logged, None).to_json()
                 if time.monotonic() > deadline:
-                    raise ConnectionLost(
-                        f"the standby has come to {row[1]}, not yet to {logged}", where=self._config.where,
-                        fix="It is tried again. If that repeats, the standby does not follow its primary.",
-                    )  # fmt: skip
+                    raise self._lags(replayed, logged)
                 time.sleep(0.05)
+            self._check_captured(lambda command: db.execute(command.encode()).fetchall())
             locked = db.execute(
                 "SELECT transactionid::text::int8 FROM pg_locks"
                 " WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock' AND granted"
             ).fetchall()
-            return orjson.dumps(sorted(int(number) for (number,) in locked)).decode()
+            return Observation(logged, tuple(sorted(int(number) for (number,) in locked))).to_json()
+
+    def _lags(self, replayed: str, logged: str) -> ConnectionLost:
+        return ConnectionLost(
+            f"the standby has come to {replayed}, not yet to {logged}", where=self._config.where,
+            fix="It is tried again. If that repeats, the standby does not follow its primary.",
+        )  # fmt: skip
+
+    def _check_captured(self, ask: Callable[[str], list[tuple[Any, ...]]]) -> None:
+        """Of a server that is no standby. One that was promoted has a history of its own since."""
+        if self._captured is None:
+            return
+        ((began,),) = ask(_BEGAN)
+        if str(began) != self._captured_began:  # a server that was started anew is asked anew
+            with connect(self._captured) as db:
+                self._captured_began = str((db.execute(_BEGAN.encode()).fetchone() or ("",))[0])
+        if str(began) != self._captured_began:
+            raise ConnectionLost(
+                "the server of snapshot.dsn is no standby, and not the one that is captured", where=self._config.where,
+                fix="If it was promoted, name a standby of the server in `dsn`, or leave snapshot.dsn out.",
+            )  # fmt: skip
 
     @contextmanager
     def read(self, chunk: Chunk, table: SnapshotTable, observations: Sequence[str]) -> Iterator[PostgresChunkReading]:
@@ -259,9 +276,13 @@ class PostgresSnapshotReader:
             with self._connect() as db:
                 self._endpoint = Endpoint.of(db)
         said: list[tuple[Any, ...]] = []
+        replayed: list[str | None] = []
         signature = signature_query(token.oid, token.publication)
 
         def begin(ask: Any) -> None:
+            replayed.append(ask(f"SELECT {REPLAYED}")[0][0])  # before the read's snapshot: that sees it, or more
+            if replayed[0] is None:
+                self._check_captured(ask)
             if ask(signature) != [(token.signature,)]:
                 raise StructureChanged(f"table {table.name} has another structure, or is gone", where=config.where)
             ask("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
@@ -288,9 +309,12 @@ class PostgresSnapshotReader:
             (snapshot, high, clock), *now = said
             if now != [(token.signature,)]:
                 raise StructureChanged(f"the structure of {table.name} changed", where=config.where)
+            seen = [Observation.from_json(each) for each in observations]
+            proven = prove(str(snapshot), replayed[0], seen)
+            if replayed[0] is not None and seen and proven is None:
+                raise self._lags(replayed[0], seen[0].logged)
             yield PostgresChunkReading(
-                Position(str(high)), _prove(str(snapshot), observations), int(clock), out, _copy(chunk, table, token),
-                table,
+                Position(str(high)), proven, int(clock), out, _copy(chunk, table, token), table,
             )  # fmt: skip
             if out.idle:
                 session.ask("ROLLBACK")
@@ -361,21 +385,3 @@ def _copy(chunk: Chunk, table: SnapshotTable, token: _Token) -> str:
 def _print(point: Bound, token: _Token) -> Bound:
     """Bytes come in hex, without the prefix that PostgreSQL has for them."""
     return tuple(f"\\x{text}" if kind == "bytea" else text for text, kind in zip(point, token.key_types, strict=True))
-
-
-def _prove(snapshot: str, observations: Sequence[str]) -> int | None:
-    """The newest observation whose transactions have all ended for this snapshot (`pg_current_snapshot`)."""
-    low, high, running = snapshot.split(":")
-    lowest, next_one = int(low), int(high)
-    active = {int(number) for number in running.split(",") if number}
-
-    def ended(short: int) -> bool:
-        # pg_locks has the lower half of the number: the nearest one to the snapshot's is meant.
-        number = (next_one >> 32 << 32) + short
-        number += (number < next_one - (1 << 31)) * (1 << 32) - (number > next_one + (1 << 31)) * (1 << 32)
-        return number < lowest or (number < next_one and number not in active)
-
-    for index in reversed(range(len(observations))):
-        if all(map(ended, orjson.loads(observations[index]) or ())):
-            return index
-    return None
