@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +27,7 @@ from tidemill.log.store import masked_uri
 from tidemill.service.notice_checks import check_notices
 from tidemill.service.processor_checks import check_processors
 from tidemill.service.run.ownership import find_copy
-from tidemill.service.snapshot.plan import NOT_COPIED, tables_with_rows
+from tidemill.service.snapshot.uncopied import NOT_COPIED, START_COPY, find_uncopied, first_names
 from tidemill.service.units import human_bytes
 from tidemill.state import find_store, inspect_store
 from tidemill.stream.position.commit_policy import policy_of
@@ -91,15 +92,18 @@ def _not_copied(subject: Pipeline) -> Iterator[Check]:
     source = subject.build_source()
     if not isinstance(source, SnapshotSource) or subject.snapshot_config is not None:
         return
-    reader = source.snapshot_reader()
     try:
-        filled = tables_with_rows(reader)
+        with ExitStack() as stack:
+            reader = stack.enter_context(closing(source.snapshot_reader()))
+            state = find_store(subject.state_uri)
+            snapshots = stack.enter_context(closing(state)).snapshots if state is not None else None
+            filled = find_uncopied(subject, snapshots, reader)
+            begun = bool(LogReader(subject.log_uri).tail().position)
     except TidemillError:
         return
-    finally:
-        reader.close()
     if filled:
-        yield Check("snapshot", Outcome.WARN, f"rows that are there already are not copied: {filled}", NOT_COPIED)
+        what = f"rows that are there already are not copied: {first_names(filled)}"
+        yield Check("snapshot", Outcome.WARN, what, START_COPY if begun else NOT_COPIED)
 
 
 def java() -> Check:

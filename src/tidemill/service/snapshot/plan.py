@@ -25,6 +25,7 @@ from tidemill.log.reader import LogReader
 from tidemill.model.position import Offset
 from tidemill.model.snapshot import Bound, Chunk, SnapshotMode, SnapshotState, SnapshotTable, TableState
 from tidemill.model.tablenames import TableNames
+from tidemill.service.snapshot.uncopied import NOT_COPIED, find_uncopied, first_names, note_tables
 from tidemill.telemetry import events
 
 NEVER_RAN = "the pipeline's first start"
@@ -33,9 +34,7 @@ ADDED = "the tables were added"
 ASKED = "asked for"
 REPAIR = "rows differed"
 
-NOT_COPIED = "Add `snapshot: {}` to the source's config; `snapshot: {mode: never}` says that changes only are meant."
 OVER = (TableState.READY, TableState.FAILED)
-_NAMED = 5
 _POINTS = 500  # keys that one chunk reads again
 _LONGEST_PAUSE_SECONDS = 60.0
 
@@ -103,19 +102,13 @@ def look_for_added(pipeline: Pipeline, store: SnapshotStore, reader: SnapshotRea
             events.emit("snapshot.began", snapshot=record.id, why=ADDED)
         store.add_known_tables(pipeline.name, names)
         return expected <= {*names}
-    if pipeline.snapshot_config is None and not log.tail().offset:
+    if pipeline.snapshot_config is None:
         with suppress(TidemillError):  # capture says what is wrong
-            filled = tables_with_rows(reader)
+            filled = find_uncopied(pipeline, store, reader) if not log.tail().offset else []
             if filled and not log.tail().offset:  # else they may be rows that the stream brought since
-                events.warn("snapshot.not_configured", tables=filled, fix=NOT_COPIED)
+                events.warn("snapshot.not_configured", tables=first_names(filled), fix=NOT_COPIED)
+            note_tables(pipeline, reader)
     return True
-
-
-def tables_with_rows(reader: SnapshotReader) -> str:
-    """The captured tables that have rows, or may have; the first of them by name."""
-    names = reader.names_with_rows()
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
 
 
 def find_tables(reader: SnapshotReader, names: Collection[str]) -> list[SnapshotTable]:
