@@ -56,6 +56,25 @@ def test_triggers_and_tables_are_dropped_once_it_is_confirmed(
     assert names() == {"orders", "sqlite_sequence"}
 
 
+def test_verify_says_how_a_file_is_gone_on_with_that_has_no_change_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "shop.db"
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
+    db.close()
+    file = _document(tmp_path, f"{{type: sqlite, config: {{id: shop, path: {path}}}}}")
+    sink = f"{{type: files, config: {{id: copy, path: {tmp_path / 'out'}, format: json}}}}"
+    text = file.read_text().replace("{type: blackhole, config: {id: none}}", sink)
+    file.write_text(text)
+    code, _, said = _run(capsys, "verify", str(file))
+    assert code == 3
+    recover = ["recover", str(file), "--pipeline", "shop", "--snapshot"]
+    assert f"tidemill {' '.join(recover)}" in said
+    assert _run(capsys, *recover, "--yes")[0] == 0
+    assert _run(capsys, "verify", str(file))[0] == 0, "there is no row at either side"
+
+
 def test_a_source_that_makes_nothing_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = _document(tmp_path, "{type: mysql, config: {id: shop, dsn: 'mysql://u@127.0.0.1:9/shop'}}")
     code, _, said = _run(capsys, "source", "remove", str(file), "--yes")

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 from tidemill import registry
 from tidemill.config import Pipeline
+from tidemill.config.advice import fill_in_error
 from tidemill.contracts import AuditedSink, SnapshotReader, SnapshotSource
-from tidemill.errors import ConfigError, ProcessingError, Refused, StructureChanged
+from tidemill.errors import ConfigError, ProcessingError, Refused, StructureChanged, TidemillError
 from tidemill.model.snapshot import SnapshotTable
 from tidemill.service.snapshot.plan import config_of
 from tidemill.service.verify.repair import Repairer
@@ -55,7 +56,11 @@ def verify(
                 f"sinks of type {spec.type} cannot be compared", where=pipeline.file,
                 fix=f"verify works with: {', '.join(audited_sinks())}.",
             )  # fmt: skip
-        found = reader.tables(tables)
+        try:
+            found = reader.tables(tables)
+        except TidemillError as error:
+            fill_in_error(error, pipeline)
+            raise
         if not found:
             raise ConfigError("there is no such table", where="--table", fix="Name captured tables: schema.table.")
         config = config_of(pipeline)

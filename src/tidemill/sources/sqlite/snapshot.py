@@ -58,8 +58,9 @@ class SqliteSnapshotReader:
             if file is None:
                 raise FileUnusable(
                     "the file has no change table yet", where=config.where,
-                    fix="Capture makes it when the pipeline starts for the first time; after `tidemill source remove`,"
-                    " `tidemill recover` comes before that.",
+                    fix="A pipeline that has never run makes it when it starts. Of one that ran it was taken out, and"
+                    " the pipeline's position with it: tidemill recover FILE --snapshot makes it again; start the"
+                    " pipeline then, which copies the tables.",
                 )  # fmt: skip
             found = [n for n in table_names(db) if is_selected(config.patterns, n) and is_selected(wanted, n)]
             return [self._describe(db, name, file) for name in found]
