@@ -19,12 +19,13 @@ from functools import partial
 from tidemill.config import Pipeline
 from tidemill.contracts import Sink
 from tidemill.dlq import DeadLetters
-from tidemill.errors import ConfigError, DeliveryError, TidemillError, is_retryable
+from tidemill.errors import ConfigError, DeliveryError, Poisoned, TidemillError, is_retryable
 from tidemill.log import BlockRef, LogReader
+from tidemill.log.copying import find_excused
 from tidemill.log.requeued import is_kept_back
 from tidemill.log.store import masked_uri
 from tidemill.model.block import Block
-from tidemill.model.delivery import Delivery
+from tidemill.model.delivery import Delivery, Receipt
 from tidemill.model.position import Offset
 from tidemill.model.quarantine import Quarantine
 from tidemill.model.tablenames import matches_name
@@ -163,9 +164,21 @@ def _batch(
     for delivery in _deliveries(pipeline, reader, intended, at.through, end):
         given = seen_by(delivery.without(left_out) if left_out else delivery, views)
         with chain.processed(given) as made:
-            receipt = _RETRY.run(partial(sink.write, made), worth=is_retryable)
+            receipt = _write(sink, made, reader)
         events, size, skipped = events + receipt.events, size + receipt.bytes, skipped + receipt.skipped
     return Replayed(end, events, size, skipped, at.dead_letters)
+
+
+def _write(sink: Sink, delivery: Delivery, reader: LogReader) -> Receipt:
+    """Without what was left out the first time, too: updates that lack columns of rows that a copy brings later."""
+    while True:
+        try:
+            return _RETRY.run(partial(sink.write, delivery), worth=is_retryable)
+        except Poisoned as error:
+            late = find_excused(reader.read_copying(), delivery, error.lacking) if error.lacking else set()
+            if not late:
+                raise
+            delivery = delivery.without(late)
 
 
 def _deliveries(
