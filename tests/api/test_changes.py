@@ -172,6 +172,31 @@ def test_a_change_that_cannot_be_stored_leaves_a_paused_pipeline_as_it_was(
     assert (now.version, now.spec, now.status) == (before.version, before.spec, "paused")
 
 
+def test_what_is_wanted_is_kept_before_it_is_done_and_taken_back_when_it_is_refused(
+    server: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A drain takes long: a server that is killed over it must not start the pipeline again."""
+    client = server.client()
+    client.create(document("orders"))
+    kept = dict[str, str]()
+
+    def note(verb: str) -> Callable[..., None]:
+        def do(name: str, **_: object) -> None:
+            stored = server.store.document(name)
+            kept[verb] = stored.desired if stored is not None else ""
+            raise LifecycleError("it cannot be done now")
+
+        return do
+
+    for verb in ("drain", "pause"):
+        monkeypatch.setattr(server.control.runtime, verb, note(verb))
+        with pytest.raises(LifecycleError, match="cannot be done now"):
+            client.change("orders", verb)
+        assert client.pipeline("orders").desired == "running"
+    assert kept == {"drain": "stopped", "pause": "paused"}
+    assert client.pipeline("orders").status == "running"
+
+
 def test_files_that_change_their_spark_together_are_all_taken_and_api_documents_follow(
     serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

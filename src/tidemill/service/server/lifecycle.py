@@ -136,7 +136,7 @@ class LifecycleFleet(ScheduledFleet):
             usable(self._find(name))
             elsewhere = self.is_elsewhere(name)
             if not elsewhere:
-                call()
+                self._do_as_wanted(name, desired, cause, call)
             else:
                 self._check_elsewhere(name, action)
             self.audit(cause, action, name)
@@ -147,6 +147,19 @@ class LifecycleFleet(ScheduledFleet):
         if elsewhere:
             self._await(name, desired)
         return self.view(name)
+
+    def _do_as_wanted(self, name: str, desired: str, cause: Cause, call: Callable[[], None]) -> None:
+        """A drain takes long: what is wanted is kept first, so that the next server does not start again what this one
+        was killed over. A refusal takes it back."""
+        before = self._find(name).desired
+        if desired != m.RUNNING:
+            self._want(name, desired, cause)
+        try:
+            call()
+        except BaseException:
+            if desired != m.RUNNING:
+                self._want(name, before, cause)
+            raise
 
     def _check_elsewhere(self, name: str, action: str) -> None:
         """Refuses what the process that runs it would refuse."""
