@@ -111,6 +111,7 @@ def test_a_server_that_cannot_run_says_why_at_once(tmp_path: Path, capsys: pytes
         (("--auth", "maybe"), "There are: token, none."),
         (("--api", "nonsense"), "is no address"),
         (("--tls-cert", "x.pem"), "TLS needs both files"),
+        (("--root", ""), "--root is empty"),
     ):
         answer = Terminal(capsys)("serve", "--state-dir", tmp_path, *arguments)
         assert (answer.code, said in answer.err) == (2, True), answer.err
@@ -331,6 +332,18 @@ def test_tokens_are_made_listed_and_revoked_from_the_command_line(
         list(client.pipelines())
     assert tidemill("token", "revoke", "none", "--state", server.state).code == 2
     assert tidemill("token", "create", "x", "--role", "king", "--state", server.state).code == 2
+
+
+@pytest.mark.parametrize("option", ["--tenant", "--pipeline", "--expires"])
+def test_an_option_of_a_token_that_is_empty_is_refused(
+    server: Harness, capsys: pytest.CaptureFixture[str], option: str
+) -> None:
+    """A script's variable that is not set made a token for all pipelines, or one for ever."""
+    tidemill = Terminal(capsys)
+    before = len(server.tokens.list())
+    made = tidemill("token", "create", "bob", "--role", "admin", option, "", "--state", server.state)
+    assert (made.code, f"{option} is empty" in made.err) == (2, True)
+    assert len(server.tokens.list()) == before
 
 
 def test_tokens_are_those_of_the_store_that_the_server_was_told_of(

@@ -39,8 +39,10 @@ AllowEnv = Annotated[
     typer.Option(help="A variable that documents of the API may use; may be repeated.", show_default=False),
 ]
 Root = Annotated[
-    list[Path] | None,
-    typer.Option(help="A directory below which they may name files; may be repeated.", show_default=False),
+    list[str] | None,
+    typer.Option(
+        metavar="PATH", help="A directory below which they may name files; may be repeated.", show_default=False
+    ),
 ]
 AllowCode = Annotated[bool, typer.Option("--allow-code", help="Let them run code of their own here.")]
 TlsCert = Annotated[Path | None, typer.Option(help="Certificate of its ports, PEM.", show_default=False)]
@@ -57,6 +59,14 @@ WatchFiles = Annotated[
 Drain = Annotated[float, typer.Option(help="Seconds that a stop may take to deliver what was captured.")]
 
 
+def refuse_empty(value: str | None, option: str) -> None:
+    """A variable of a script that is not set must not mean everything, or another place."""
+    from tidemill.errors import ConfigError
+
+    if value is not None and not value.strip():
+        raise ConfigError(f"{option} is empty", where=option, fix="Leave it out, or say which. Nothing was changed.")
+
+
 def state_uri(state: str | None, directory: Path) -> str:
     return state or str(directory.expanduser().absolute() / "state.sqlite")
 
@@ -65,7 +75,7 @@ class Confined(TypedDict):
     """What documents of the API may reach."""
 
     allow_env: Sequence[str] | None
-    root: Sequence[Path] | None
+    root: Sequence[str] | None
     allow_code: bool
 
 
@@ -79,7 +89,7 @@ def choose(value: str, option: str, *known: str) -> str:
 
 def worker_command(
     files: Sequence[Path] | None, state: str | None, directory: Path, *, allow_env: Sequence[str] | None,
-    root: Sequence[Path] | None, allow_code: bool, drain: float, lease_seconds: float,
+    root: Sequence[str] | None, allow_code: bool, drain: float, lease_seconds: float,
 ) -> WorkerCommand:  # fmt: skip
     """A worker with what this server was told; its metrics are on loopback, and the server shows them."""
     from tidemill.service.server.dispatch import METRICS_SECRET, WorkerCommand
@@ -96,13 +106,15 @@ def worker_command(
 
 def control_settings(
     files: Sequence[Path] | None, state: str | None, directory: Path, *, allow_env: Sequence[str] | None,
-    root: Sequence[Path] | None, allow_code: bool, runs: frozenset[str] | None,
+    root: Sequence[str] | None, allow_code: bool, runs: frozenset[str] | None,
 ) -> ControlSettings:  # fmt: skip
     """`runs` are the pipelines that this process runs; None for all."""
     from tidemill.config.confine import Confinement
     from tidemill.service.server.document_set import ControlSettings
 
-    roots = tuple(each.expanduser().absolute() for each in root or ())
+    for each in root or ():
+        refuse_empty(each, "--root")
+    roots = tuple(Path(each).expanduser().absolute() for each in root or ())
     return ControlSettings(
         files=tuple(files or ()), state_dir=directory.expanduser().absolute(), runs=runs,
         state_uri=state if state and "://" in state else None,

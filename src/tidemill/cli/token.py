@@ -20,9 +20,9 @@ def create(
     role: Annotated[str, typer.Option(help="viewer, operator or admin.")] = "viewer",
     expires: Annotated[str | None, typer.Option(help="After 12h, 30d; never by default.", show_default=False)] = None,
     tenant: Annotated[
-        str, typer.Option(help="Only for pipelines whose metadata.tenant is this.", show_default="all")
-    ] = "",
-    pipeline: Annotated[str, typer.Option(help="Only for this pipeline.", show_default="all")] = "",
+        str | None, typer.Option(help="Only for pipelines whose metadata.tenant is this.", show_default="all")
+    ] = None,
+    pipeline: Annotated[str | None, typer.Option(help="Only for this pipeline.", show_default="all")] = None,
     state: installation.StateStore = None,
     state_dir: installation.InstallationDir = _STATE_DIR,
     as_json: terminal.AsJson = False,
@@ -35,18 +35,20 @@ def create(
 
     if role not in list(Role):
         raise ConfigError(f'"{role}" is no role', where="--role", fix=f"There are: {', '.join(Role)}.")
+    for value, option in ((expires, "--expires"), (tenant, "--tenant"), (pipeline, "--pipeline")):
+        installation.refuse_empty(value, option)
     if tenant and pipeline:
         raise ConfigError(
             "a token is for a tenant or for a pipeline", where="--tenant, --pipeline", fix="Give one of the two."
         )
     place = inspect_store(uri := installation.state_uri(state, state_dir))
     with open_tokens(uri, create=True) as tokens:
-        secret, made = tokens.create(name, Role(role), expires=expires, scope=Scope(tenant, pipeline))
+        secret, made = tokens.create(name, Role(role), expires=expires, scope=Scope(tenant or "", pipeline or ""))
     if place.version == 0:
         terminal.progress(f"There was no state store: made {place.where}. Only a server that uses it takes the token.")
     if as_json:
-        terminal.show_json({"token": secret, "id": made.id, "role": made.role, "tenant": tenant or None,
-                            "pipeline": pipeline or None, "expires_at": made.expires_at})  # fmt: skip
+        terminal.show_json({"token": secret, "id": made.id, "role": made.role, "tenant": tenant,
+                            "pipeline": pipeline, "expires_at": made.expires_at})  # fmt: skip
         return
     terminal.say(secret)
 
