@@ -16,6 +16,7 @@ from tests.api.test_grpc import Rpc, reach
 from tidemill.api.proto import SERVICES, service
 from tidemill.api.proto import flows_pb2 as flows
 from tidemill.errors import AccessRefused, ConfigError, UnknownPipeline
+from tidemill.service.server import fleet
 from tidemill.service.server.scope import Scope
 from tidemill.service.server.tokens import Role
 
@@ -61,6 +62,24 @@ def test_a_stream_of_events_has_only_what_the_token_is_for(server: Harness) -> N
     while seen[-1].data.get("state") != "paused":
         seen.append(next(stream))
     assert {each.data.get("name", each.data.get("pipeline")) for each in seen} == {"beds"}
+
+
+def test_the_audit_trail_of_a_tenant_is_found_below_that_of_others(
+    server: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However much others do."""
+    monkeypatch.setattr(fleet, "_AUDIT_PAGE", 2)
+    everything = server.client()
+    everything.create(of_tenant("beds", "hotel"))
+    everything.create(of_tenant("orders", "shop"))
+    for _ in range(4):
+        everything.pause("orders")
+        everything.resume("orders")
+    client = scoped(server, tenant="hotel")
+    assert [each["action"] for each in client.request("GET", "/audit")] == ["create"]
+    everything.pause("beds")
+    assert [each["action"] for each in client.request("GET", "/audit?limit=1")] == ["pause"]
+    assert [each["action"] for each in client.request("GET", "/audit")] == ["pause", "create"]
 
 
 def test_events_of_a_name_that_has_become_another_tenants_are_not_shown(server: Harness) -> None:

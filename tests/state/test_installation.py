@@ -98,6 +98,7 @@ def test_a_server_of_an_earlier_version_takes_no_claim_for_an_answer(store: Inst
 
 def test_the_audit_trail_is_newest_first_and_bounded(store: InstallationStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit, "KEPT_AUDIT", 3)
+    monkeypatch.setattr(audit, "PRUNED_EVERY", 1)
     entries = [AuditEntry(f"2026-01-0{n}", "ann", "create", "orders", "", n) for n in range(1, 6)]
     for entry in entries:
         store.audit(entry)
@@ -106,6 +107,21 @@ def test_the_audit_trail_is_newest_first_and_bounded(store: InstallationStore, m
     assert store.audit_trail(limit=2, before=5) == entries[3:1:-1]
     assert store.last_audit("orders", ("pause", "create")) == entries[-1]
     assert store.last_audit("orders", ("pause",)) is store.last_audit("users", ("create",)) is None
+
+
+def test_who_does_the_same_thing_over_and_over_erases_no_trace_of_others(
+    store: InstallationStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit, "KEPT_AUDIT", 3)
+    monkeypatch.setattr(audit, "KEPT_IN_ALL", 8)
+    monkeypatch.setattr(audit, "PRUNED_EVERY", 2)
+    store.audit(AuditEntry("2026-01-01", "ann", "delete", "orders", ""))
+    for _ in range(5):
+        store.audit(AuditEntry("2026-01-02", "eve", "pause", "beds", ""))
+    assert [each.actor for each in store.audit_trail()] == ["eve", "eve", "eve", "ann"]
+    for n in range(10):
+        store.audit(AuditEntry("2026-01-03", f"process {n}", "reload", "", ""))
+    assert [each.number for each in store.audit_trail()] == list(range(16, 8, -1)), "there is an end to it"
 
 
 def test_only_the_owner_can_read_the_file(store: InstallationStore, uri: str) -> None:

@@ -6,6 +6,10 @@ from tidemill.contracts.installation import AuditEntry
 from tidemill.state.migrations import Rows
 
 KEPT_AUDIT = 10_000
+"""Of each actor: who does the same thing over and over pushes out what he did himself, and nothing of others."""
+KEPT_IN_ALL = 200_000
+PRUNED_EVERY = 100
+"""Entries, after which those that are too many go: it is a look at all of them."""
 INSTALLATION = "installation"
 """Writers of what belongs to no pipeline take turns."""
 
@@ -17,4 +21,10 @@ def append_audit(run: Rows, entry: AuditEntry) -> None:
         "INSERT INTO audit (sequence, at, actor, action, subject, detail) VALUES (?, ?, ?, ?, ?, ?)",
         last + 1, entry.at, entry.actor, entry.action, entry.subject, entry.detail,
     )  # fmt: skip
-    run("DELETE FROM audit WHERE sequence <= ?", last + 1 - KEPT_AUDIT)
+    if (last + 1) % PRUNED_EVERY == 0:
+        run(
+            "DELETE FROM audit WHERE sequence <= ? OR sequence IN (SELECT sequence FROM (SELECT sequence,"
+            " ROW_NUMBER() OVER (PARTITION BY actor ORDER BY sequence DESC) AS place FROM audit) numbered"
+            " WHERE place > ?)",
+            last + 1 - KEPT_IN_ALL, KEPT_AUDIT,
+        )  # fmt: skip

@@ -34,7 +34,6 @@ from tidemill.service.server.managed import LeaseView, Managed, PipelineView
 from tidemill.service.server.restarts import Restarts
 from tidemill.service.server.scope import WHOLE, Scope
 from tidemill.service.server.start_pace import StartPace
-from tidemill.state.audit import KEPT_AUDIT
 from tidemill.state.installation import InstallationStore
 from tidemill.stream.batch.failures import explain
 from tidemill.telemetry import events
@@ -44,6 +43,7 @@ STANDBY = "standby"
 
 TURN_SECONDS = 1.0
 """How long a call waits for another one that changes the same pipeline."""
+_AUDIT_PAGE = 10_000
 
 
 class Fleet:
@@ -265,8 +265,11 @@ class Fleet:
         pipelines that are there."""
         if scope.is_whole:
             return self.store.audit_trail(limit, before=before)
-        trail = self.store.audit_trail(KEPT_AUDIT, before=before)
-        return [each for each in trail if self.covers(scope, each.subject)][:limit]
+        found: list[AuditEntry] = []
+        while len(found) < limit and (page := self.store.audit_trail(_AUDIT_PAGE, before=before)):
+            found += [each for each in page if self.covers(scope, each.subject)]
+            before = page[-1].number
+        return found[:limit]
 
     def _find(self, name: str) -> Managed:
         found = self._managed.get(name)
