@@ -142,8 +142,8 @@ def test_a_worker_that_renews_no_more_is_killed_and_replaced(
     stage.server.client().create(document("orders"))
     first = stage.await_worker("orders")
     with closing(open_leases(str(tmp_path / "state" / "state.sqlite"), seconds=1)) as store:
-        for _ in range(30):  # for longer than it may be silent
-            store.renew("worker", 1.0, LeaseProcess.of(first).write())
+        for _ in range(50):  # for longer than it may be silent
+            store.renew("worker", 3.0, LeaseProcess.of(first).write())
             assert not threading.Event().wait(0.1)
         assert stage.await_worker("orders") == first
         os.kill(first, signal.SIGSTOP)

@@ -29,7 +29,6 @@ spec:
 def test_a_frozen_capture_process_is_killed_and_another_one_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(capture_process, "FROZEN_SECONDS", 1.0)
     database = sqlite3.connect(tmp_path / "pond.sqlite", isolation_level=None)
     database.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
     file = tmp_path / "orders.yaml"
@@ -55,6 +54,7 @@ def test_a_frozen_capture_process_is_killed_and_another_one_goes_on(
         first = process.pid
         assert first is not None
         os.kill(first, signal.SIGSTOP)
+        monkeypatch.setattr(capture_process, "FROZEN_SECONDS", 1.0)
         wait_for(lambda: look() and process.pid != first, 60, "nothing takes its place")
         assert said[0] == "the capture process does not answer, and was killed"
         assert process.restarts == 1
