@@ -59,6 +59,17 @@ def test_who_is_told_of_appends_need_not_look_often_and_who_is_not_looks_again_s
     notice.close()
 
 
+def test_who_found_nothing_for_long_looks_seldom(tmp_path: Path) -> None:
+    notice = AppendNotice(str(tmp_path))
+    notice._found_at -= 30.0
+    assert notice.look_seconds == pytest.approx(3.0, abs=0.1)
+    notice._found_at -= 3000.0
+    assert notice.look_seconds == 5.0
+    notice.note_append()
+    assert notice.look_seconds == 1.0
+    notice.close()
+
+
 def test_a_backlog_of_several_batches_is_no_append_that_nobody_told_of(tmp_path: Path) -> None:
     notice = AppendNotice(str(tmp_path))
     for _ in range(10):

@@ -38,6 +38,7 @@ from tidemill.service.server.tokens import Tokens
 from tidemill.service.server.watched_files import WatchedFiles, watching_files
 from tidemill.state import open_installation
 from tidemill.telemetry import events
+from tidemill.telemetry.garbage import short_collections
 from tidemill.telemetry.metrics import Metrics
 
 _MOST_CONNECTIONS = 512
@@ -107,7 +108,7 @@ def _run_until(
     metrics = Metrics()
     runs = settings.control.runs
     forks = nullcontext() if runs is not None and not runs else keep_fork_server()
-    with forks, keeping_leases(settings.state, settings.lease_seconds) as leases:
+    with forks, short_collections(), keeping_leases(settings.state, settings.lease_seconds) as leases:
         control = ControlPlane(Runtime(metrics=metrics, leases=leases, runs=runs), store, settings.control)
         control.load()
         workers = None

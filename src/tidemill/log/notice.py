@@ -15,7 +15,8 @@ from tidemill.disk.inotify import FolderWatch, watch_folder
 from tidemill.log.local import LocalStore
 from tidemill.log.store import open_store
 
-_WATCHED_SECONDS = 1.0
+# Where notices come: soon at first, seldom after a rest.
+_WATCHED_SECONDS, _WATCHED_MOST_SECONDS = 1.0, 5.0
 # Where nobody wakes us: often after an append, less often when none comes.
 _OFTEN_SECONDS, _SELDOM_SECONDS = 0.003, 0.05
 _MISSES = 3
@@ -38,7 +39,7 @@ class AppendNotice:
     def look_seconds(self) -> float:
         """Seconds that a reader who found nothing may wait before it looks again."""
         if self._notices is not None and self._missed < _MISSES:
-            return _WATCHED_SECONDS
+            return min(_WATCHED_MOST_SECONDS, max(_WATCHED_SECONDS, (time.monotonic() - self._found_at) / 10))
         return min(_SELDOM_SECONDS, max(_OFTEN_SECONDS, (time.monotonic() - self._found_at) / 10))
 
     def fileno(self) -> int | None:

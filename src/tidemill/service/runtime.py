@@ -36,6 +36,7 @@ from tidemill.service.run.supervisor import STOP_SECONDS, Ending, Supervisor
 from tidemill.stream.report import BatchReport
 from tidemill.telemetry import events
 from tidemill.telemetry.metrics import Metrics
+from tidemill.telemetry.stalls import StallWatch
 from tidemill.telemetry.tracer import open_tracer
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ class Runtime:
         self._subscribers = Subscribers()
         self._session_changing = threading.Lock()  # held while Spark starts, which takes seconds
         self._slots = SessionSlots()
+        self._stalls: StallWatch | None = None
 
     def __enter__(self) -> Runtime:
         return self
@@ -300,6 +302,8 @@ class Runtime:
             with supervisor.starting:
                 self._finish([supervisor], ending)
         self._subscribers.close()
+        if self._stalls is not None:
+            self._stalls.close()
         if self._tracer is not None:
             self._tracer.close()
         with self._session_changing:
@@ -359,6 +363,9 @@ class Runtime:
                 pipelines = self._runnable([each.pipeline for each in self._supervisors.values()])
                 java, self._java = self._java, None
                 self._spark = open_session(pipelines, log_of(first), java)
+            if self._stalls is None:
+                self._stalls = StallWatch(self.metrics.stalled_seconds.inc)
+                self._stalls.begin()
             return self._spark
 
     def _runnable(self, pipelines: Sequence[Pipeline]) -> list[Pipeline]:

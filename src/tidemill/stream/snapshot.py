@@ -32,7 +32,7 @@ from tidemill.model.columns import column
 from tidemill.model.position import Position
 from tidemill.model.snapshot import Chunk, SnapshotTable
 from tidemill.stream.lane.standing import StandingPlace
-from tidemill.stream.trigger.channel import DEAD_SECONDS, END, READ, RESULTS, Channel, call, heartbeat
+from tidemill.stream.trigger.channel import END, READ, RESULTS, SILENT_DRIVER_SECONDS, Channel, call, heartbeat
 from tidemill.telemetry.failpoints import failpoint
 
 _PART_BYTES = 32 << 20  # held in a worker's memory at a time
@@ -121,7 +121,7 @@ def _serve(channel: Channel, reader: SnapshotReader, log: str) -> None:
     locked: dict[str, tuple[float, ErrorData]] = {}  # tables, when they were found so, and what was said
     with closing(reader), _StagingThread() as thread:
         while True:
-            while (frame := channel.receive(0 if waiting else DEAD_SECONDS)) is not None:
+            while (frame := channel.receive(0 if waiting else SILENT_DRIVER_SECONDS)) is not None:
                 thread.check()  # at least with each heartbeat: nobody else waits for what it does last
                 kind, payload = frame
                 if kind == END:

@@ -115,6 +115,9 @@ class Metrics:
         self.capture_restarts = counter(
             "capture_restarts", _PIPELINE, "Starts of a new capture process for a killed one."
         )
+        about = "Time in which the process stood still for two seconds or more: it had no CPU, or was stopped."
+        self.stalled_seconds = Counter(_PREFIX + "stalled_seconds", about, registry=self.registry)
+        self.catalog.append(MetricEntry(_PREFIX + "stalled_seconds_total", "counter", (), about))
         self.lease_held = gauge("lease_held", _PIPELINE, "1 while this server has the pipeline's lease, else 0.")
         self.lease_epoch = gauge("lease_epoch", _PIPELINE, "Fencing number of the lease that this server has.")
         self.lease_takeovers = counter(

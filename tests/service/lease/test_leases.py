@@ -123,6 +123,31 @@ def test_a_holder_that_is_cut_off_stops_before_another_may_take_over(keepers: Ke
         first.acquire("orders")
 
 
+def test_a_process_that_had_no_cpu_has_its_leases_again_where_nobody_took_them(keepers: Keepers) -> None:
+    """Its own thread renews late as well: who asks first renews."""
+    keeper, _ = keepers.make("first")
+    lease = keeper.acquire("orders")
+    keeper.until = lease_clock() - 0.1  # as after a pause of the whole process
+    assert lease.lost
+    lease.check()
+    assert not lease.lost
+    assert keepers.ended == []
+
+
+def test_a_lease_that_another_server_took_meanwhile_does_not_come_back(keepers: Keepers) -> None:
+    (first, database), (second, _) = keepers.make("first"), keepers.make("second")
+    lease = first.acquire("orders")
+    wait_for(lambda: second.known("orders") is not None, 10, "the second one does not see the lease")
+    database.cut = True
+    wait_for(acquired(second), 30, "nobody took it over")
+    database.cut = False
+    first._silent = False  # the first one was frozen: no renewal failed, none was tried
+    with pytest.raises(LeaseLost, match="epoch 1"):
+        lease.check()
+    with pytest.raises(LeaseLost):
+        lease.check()
+
+
 def test_a_process_that_announced_itself_is_there_without_a_lease_until_it_is_silent_or_leaves(
     keepers: Keepers,
 ) -> None:

@@ -20,6 +20,7 @@ from tidemill.stream.lane.standing import StandingPlace, stand
 from tidemill.stream.position.pin_file import PinnedBatch
 from tidemill.stream.trigger import channel as wire
 from tidemill.stream.trigger import standing
+from tidemill.stream.trigger.beats import beats
 from tidemill.stream.trigger.channel import BEAT, DELIVER, Channel, call
 from tidemill.stream.trigger.standing import EpochLost, LaneFailed, LaneServer, StandingDispatch, StandingLanes
 
@@ -163,10 +164,63 @@ def test_a_lane_that_delivers_for_long_is_not_taken_for_dead(stage: Stage, monke
 
 
 def test_a_lane_returns_when_its_driver_is_silent(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidemill.stream.lane.standing.DEAD_SECONDS", 0.3)
+    monkeypatch.setattr("tidemill.stream.lane.standing.SILENT_DRIVER_SECONDS", 0.3)
     lanes = stage.stand(1)
     assert stage.returned()
     lanes.dismiss()
+
+
+def test_a_lane_waits_for_minutes_for_a_driver_that_gets_no_cpu(stage: Stage) -> None:
+    """Two hundred lanes that returned after a pause of their driver would all have to begin anew."""
+    assert wire.SILENT_DRIVER_SECONDS >= 4 * wire.DEAD_SECONDS
+    lanes = stage.stand(1)
+    stage.tasks[0].join(1.0)  # nobody beats
+    assert StandingDispatch(lanes, PinnedBatch(0, 5, 1, "hash")).first(PLAN).num_rows == 1
+    lanes.dismiss()
+
+
+def test_heartbeats_of_a_lane_at_rest_wake_nobody_and_its_end_does(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "BEAT_SECONDS", 0.05)
+    lanes = stage.stand(1)
+    began = time.monotonic()
+    lanes.wait(1.0)
+    assert time.monotonic() - began >= 1.0
+    assert any(kind == BEAT for _, kind, _ in lanes.hear()), "they are there for who listens"
+    place = stage.server.place(1)
+    stage.server.expect(2)
+    channel = call((place.host, place.port), bytes.fromhex(place.token), {"epoch": 2, "lane": 0})
+    other = StandingLanes(stage.server.gather(1, 10, stage.over), stage.over)
+    threading.Timer(0.1, channel.close).start()
+    other.wait(60)
+    assert time.monotonic() - began < 30
+    with pytest.raises(EpochLost, match="is gone"):
+        list(other.hear())
+    lanes.dismiss()
+    other.dismiss()
+
+
+def test_one_thread_beats_for_all_and_waits_for_none_that_does_not_read(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "BEAT_SECONDS", 0.02)
+    ours, theirs = socket.socketpair()
+    deaf = Channel(ours)
+    with contextlib.suppress(TimeoutError):
+        ours.settimeout(0.2)
+        while True:
+            ours.sendall(bytes(1 << 16))  # its buffer is full: it was stopped
+    lanes = stage.stand(3)
+    with beats.to([deaf]), lanes.beating():
+        assert sum(thread.name == "lane-beats" for thread in threading.enumerate()) == 1
+        assert StandingDispatch(lanes, PinnedBatch(0, 5, 3, "hash")).first(PLAN).num_rows == 3
+        stage.tasks[0].join(0.5)
+        assert stage.tasks[0].is_alive()
+    deaf.close()
+    theirs.close()
+    lanes.dismiss()
+    assert stage.returned()
 
 
 def test_a_spark_job_that_ended_ends_the_epoch(stage: Stage) -> None:

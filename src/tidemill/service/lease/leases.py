@@ -54,15 +54,20 @@ class HeldLease:
         return lease_clock() >= self.until
 
     def check(self) -> None:
-        """`LeaseLost` if it may have gone to another server. Call before each write: a frozen process that wakes up
-        finds out here."""
-        if self.lost:
+        """`LeaseLost` if it has gone to another server, or may have. Call before each write: a process that was frozen
+        finds out here. One that had no CPU for a while has the lease again where nobody took it meanwhile."""
+        if self.lost and not self._keeper.regain(self):
             raise LeaseLost(
                 f'this server has lost the lease of pipeline "{self.pipeline}" (epoch {self.epoch})',
                 where=str(LeaseProcess.own()),
                 fix="Nothing is lost: the server that has it now goes on from the checkpoint. If there is none, the "
                 "state store did not answer in time; the pipeline starts again when it does.",
             )
+
+    @property
+    def taken_away(self) -> bool:
+        """Another server has it, or it was given back."""
+        return self._taken_away
 
     def take_away(self) -> None:
         self._taken_away = True
@@ -91,6 +96,7 @@ class LeaseKeeper:
         self._known: dict[str, StoredLease] = {}
         self._stop = threading.Event()
         self._silent = False
+        self._regaining = threading.Lock()
         self._threads = [
             threading.Thread(target=target, name=name, daemon=True)
             for target, name in ((self._keep, "lease renewal"), (self._enforce, "lease guard"))
@@ -140,6 +146,19 @@ class LeaseKeeper:
         if self.is_alive(seen):
             raise _refuse(seen, process)
         return seen, process
+
+    def regain(self, lease: HeldLease) -> bool:
+        """Whether a late renewal brings it back. None is tried where the store did not answer the last one: whoever
+        waits for it stops late."""
+        with self._regaining:  # one renewal is for all leases
+            if lease.taken_away or self._silent or self._stop.is_set():
+                return False
+            if lease.lost:
+                try:
+                    self._renew()
+                except StateError as error:
+                    self._note_silence(error)
+        return not lease.lost
 
     def release(self, lease: HeldLease) -> None:
         """Nothing of the pipeline runs any more. Where the store does not answer, the next renewal gives it back."""
@@ -235,9 +254,12 @@ class LeaseKeeper:
                     idle = not self._held and not self._acquiring and not self._announced
                 self._look() if idle else self._renew()
             except StateError as error:
-                if not self._silent:
-                    events.warn("lease.not_renewed", error=error.what, where=error.where, fix=error.fix)
-                self._silent = True
+                self._note_silence(error)
+
+    def _note_silence(self, error: StateError) -> None:
+        if not self._silent:
+            events.warn("lease.not_renewed", error=error.what, where=error.where, fix=error.fix)
+        self._silent = True
 
     def _renew(self) -> None:
         with self._changing:

@@ -21,6 +21,7 @@ from tidemill.service.cause import Cause, current_actor
 from tidemill.service.lease.leases import HeldLease, LeaseKeeper
 from tidemill.service.run.metering import show_lease
 from tidemill.service.run.ownership import lock_pipeline, lock_pipeline_of
+from tidemill.service.run.paced_event import PacedEvent, rest_seconds
 from tidemill.service.run.pipeline_run import PipelineRun
 from tidemill.service.run.record import RunRecord
 from tidemill.service.run.status import PipelineStatus, SinkStatus, State
@@ -91,7 +92,7 @@ class Supervisor:
         self._thread: threading.Thread | None = None
         self._ending: Ending | None = None
         self._resumption: tuple[SparkSession, Cause | None] | None = None
-        self._asked, self._settled = threading.Event(), threading.Event()
+        self._asked, self._settled = PacedEvent(), threading.Event()
         self._looking_since: float | None = None
 
     @property
@@ -154,13 +155,15 @@ class Supervisor:
             taken.callback(self._give_back, self._leases, lease)
             taken.enter_context(lock_pipeline_of(self.pipeline, lease.predecessor, self._leases.seconds / 2))
             lease.check()
-            lease.on_lost = self._let_go_if_paused
+            lease.on_lost = self._notice_lost_lease
             self._lease = lease
             show_lease(self._metrics, lease, held=True)
             self._owned.enter_context(taken.pop_all())
 
-    def _let_go_if_paused(self) -> None:
-        """The lease of a paused pipeline is lost, and nothing runs that would notice. What is desired of it stays."""
+    def _notice_lost_lease(self) -> None:
+        """Of a pipeline that runs its thread sees to it, at once. Of a paused one nothing runs that would notice: it is
+        let go, and what is desired of it stays."""
+        self._asked.wake()
         with self.starting:
             runs = self._thread is not None and self._thread.is_alive()
             if self.state is State.PAUSED and not runs and self._lease is not None and self._lease.lost:
@@ -310,7 +313,7 @@ class Supervisor:
     def _watch(self, run: PipelineRun) -> None:
         """Until somebody asks for something, or it has failed."""
         wait = _WATCH_SECONDS
-        while not self._asked.wait(wait) and run.status.state is not State.FAILED:
+        while not self._asked.wait_turn(wait) and run.status.state is not State.FAILED:
             if self._lease is not None:
                 self._lease.check()
             before, self._looking_since = run.status, time.monotonic()
@@ -320,7 +323,7 @@ class Supervisor:
                 self._looking_since = None
             if run.status.caught_up and self._ends_by_itself and not run.trial:
                 self._end_by_itself()
-            wait = _WATCH_SECONDS if changed else min(_REST_WATCH_SECONDS, wait * 1.2)
+            wait = _WATCH_SECONDS if changed else min(rest_seconds(_REST_WATCH_SECONDS), wait * 1.2)
 
     def _attend(self, run: PipelineRun) -> bool:
         """Holds the run or lets it go on, as it was asked for; False if it is to end."""

@@ -20,6 +20,7 @@ from tidemill.log.staging import Staging, drop_staged
 from tidemill.model.position import Offset
 from tidemill.model.snapshot import Chunk, ChunkState, SnapshotState, TableState
 from tidemill.retry import RetryPolicy
+from tidemill.service.run.paced_event import PacedEvent, rest_seconds
 from tidemill.service.snapshot.chunk_sizes import ChunkSizes
 from tidemill.service.snapshot.left_over import Delivered, LeftOver
 from tidemill.service.snapshot.moved_rows import MovedRows, keys_left
@@ -68,7 +69,7 @@ class SnapshotDriver:
         self._name = pipeline.name
         self._config = settings_of(pipeline)
         self._log = LogReader(pipeline.log_uri)
-        self._stop = threading.Event()
+        self._stop = PacedEvent()
         self._thread: threading.Thread | None = None
         self._reader: SnapshotReader | None = None
         self._observations = Observations()
@@ -122,7 +123,7 @@ class SnapshotDriver:
                     events.warn("snapshot.waits", code=error.code, error=error.what, where=error.where, fix=error.fix)
                     retries.pause()
                     continue
-                self._stop.wait(wait)
+                self._stop.wait_turn(rest_seconds(wait) if wait >= _IDLE_SECONDS else wait)
 
     def _step(self) -> float:
         """One look, with what readers bring and get; answers how long to wait before the next."""

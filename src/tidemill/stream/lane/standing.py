@@ -18,7 +18,16 @@ from tidemill.model.position import Offset
 from tidemill.stream.batch.failures import Carried
 from tidemill.stream.batch.plan import Lane, Plan
 from tidemill.stream.lane.memory import release_memory
-from tidemill.stream.trigger.channel import DEAD_SECONDS, DELIVER, END, FAILED, RESULTS, Channel, call, heartbeat
+from tidemill.stream.trigger.channel import (
+    DELIVER,
+    END,
+    FAILED,
+    RESULTS,
+    SILENT_DRIVER_SECONDS,
+    Channel,
+    call,
+    heartbeat,
+)
 from tidemill.telemetry.failpoints import failpoint
 
 _REST_SECONDS = 5.0  # without work, before memory that the largest batch needed goes back
@@ -54,7 +63,7 @@ def stand(place: StandingPlace, plan: Plan, epoch: int, lane: int, deliver: Deli
 
 def _serve(channel: Channel, plan: Plan, deliver: Deliver) -> None:
     resting_since, released = time.monotonic(), True
-    while frame := channel.receive(DEAD_SECONDS):
+    while frame := channel.receive(SILENT_DRIVER_SECONDS):
         kind, payload = frame
         if kind == END:
             return

@@ -7,6 +7,7 @@ A frame is a length of four bytes, a kind of one byte, and a payload. Nothing he
 from __future__ import annotations
 
 import hmac
+import os
 import secrets
 import select
 import socket
@@ -14,7 +15,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import orjson
@@ -29,7 +30,12 @@ BEAT_SECONDS = 1.0
 DEAD_SECONDS = 15.0
 """An end that said nothing for so long is gone: its machine, its network, or a process that was stopped."""
 
+SILENT_DRIVER_SECONDS = 120.0
+"""The same of a driver, as its lanes see it, where the connection is whole. The kernel says when its machine or its
+network is gone; a driver that gets no CPU, or is stopped, goes on with the lanes that it has."""
+
 _HEADER = struct.Struct(">Ic")
+_BEAT_FRAME = _HEADER.pack(0, BEAT)
 _LARGEST = 1 << 30
 _LARGEST_HELLO = 1024
 _HANDSHAKE_SECONDS = 5.0
@@ -60,6 +66,18 @@ class Channel:
             raise OSError(f"a message of {size} bytes to a standing lane is too large")
         with self._sending:
             self._sock.sendall(b"".join((_HEADER.pack(size, kind), *pieces)))
+
+    def beat(self) -> None:
+        """A heartbeat, unless more than that is on its way to the other end. Waits for nothing."""
+        if not self._sending.acquire(blocking=False):
+            return
+        try:
+            with suppress(BlockingIOError):  # the other end has not read what it was sent
+                sent = os.write(self._sock.fileno(), _BEAT_FRAME)
+                if sent < len(_BEAT_FRAME):
+                    self._sock.sendall(_BEAT_FRAME[sent:])
+        finally:
+            self._sending.release()
 
     def receive(self, seconds: float) -> tuple[bytes, bytes] | None:
         """The next frame, heartbeats included; None when none is complete within `seconds`."""

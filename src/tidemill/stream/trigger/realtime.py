@@ -31,6 +31,7 @@ from tidemill.stream.spark import epochs
 from tidemill.stream.spark.session import lane_addresses, reach_spark
 from tidemill.stream.trigger.callback import BatchFunction, Stopping
 from tidemill.stream.trigger.dispatch import Dispatch
+from tidemill.stream.trigger.epoch_turns import Turn, epoch_turns
 from tidemill.stream.trigger.growth import Lanes
 from tidemill.stream.trigger.interpreter import FEEDER, share_interpreter
 from tidemill.stream.trigger.standing import EpochLost, LaneServer, StandingDispatch, StandingLanes
@@ -84,6 +85,7 @@ class RealTime:
         self._idle.set()
         self._server: LaneServer | None = None
         self._waking, self._woken = socket.socketpair()
+        self._woken.setblocking(False)
         self._query: Any = None
         self._function: BatchFunction | None = None
         self._batches = 0
@@ -102,11 +104,15 @@ class RealTime:
     def finish(self, timeout: float) -> None:
         """Waits for the batch under way and for the lanes to return. Spark may not stop a query whose tasks stand: what
         does not return in time is cancelled first."""
-        with suppress(OSError):
-            self._waking.send(b"!")
+        self._wake()
         if not self._idle.wait(timeout):
             self._cancel()
             self._idle.wait(_CANCEL_SECONDS)
+
+    def _wake(self) -> None:
+        """The feeder looks at once whether it is to end."""
+        with suppress(OSError):
+            self._waking.send(b"!")
 
     def lanes_stand(self) -> bool:
         """Whether an epoch's lanes have stood; between two epochs they do not, for seconds."""
@@ -131,21 +137,21 @@ class RealTime:
         """One epoch: returns when its tasks have returned. What it raises ends the query."""
         self._idle.clear()
         try:
-            with self._context():
-                self._stand_through(StandingEpoch(number + 1))
+            with self._context(), epoch_turns.turn(self._stopping.is_set) as turn:
+                self._stand_through(StandingEpoch(number + 1), turn)
         except BaseException:
             self._close_own()
             raise
         finally:
             self._idle.set()
 
-    def _stand_through(self, epoch: StandingEpoch) -> None:
+    def _stand_through(self, epoch: StandingEpoch, turn: Turn) -> None:
         assert self._server is not None
         if self._stopping.is_set():
             raise Stopping
         self._server.expect(epoch.number)
         self._lanes.begin(self._backlog())
-        feeder = threading.Thread(target=self._feed, args=(epoch,), name=FEEDER)
+        feeder = threading.Thread(target=self._feed, args=(epoch, turn), name=FEEDER)
         feeder.start()
         share_interpreter()
         problem: TidemillError | None = None
@@ -155,6 +161,7 @@ class RealTime:
             problem = failures.job_error(error, self._plan.pipeline, self._offset())
         finally:
             epoch.over.set()
+            self._wake()
             feeder.join()
             share_interpreter()
         if problem is not None:
@@ -204,12 +211,13 @@ class RealTime:
 
     # ---------------------------------------------------------------- the feeder's thread, one per epoch
 
-    def _feed(self, epoch: StandingEpoch) -> None:
+    def _feed(self, epoch: StandingEpoch, turn: Turn) -> None:
         assert self._server is not None
         lanes: StandingLanes | None = None
         try:
             with self._context():
                 here = self._server.gather(self._lanes.count, _STAND_SECONDS, epoch.over, self._stopping)
+                turn.end()
                 lanes = StandingLanes(here, epoch.over)
                 if not self._stopping.is_set():
                     self._check_that_all_stand(len(here), epoch)
@@ -242,6 +250,8 @@ class RealTime:
         log, notice = LogReader(self._log.reopen()), AppendNotice(self._plan.log)
         until = time.monotonic() + self._epoch_seconds
         lanes.watch(self._woken.fileno())
+        with suppress(BlockingIOError):  # meant for the feeder before
+            self._woken.recv(64)
         watched: int | None = None
         gathering = False
         try:

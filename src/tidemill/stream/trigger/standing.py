@@ -23,8 +23,8 @@ from tidemill.model.position import Offset
 from tidemill.stream.batch.plan import Lane, Plan
 from tidemill.stream.lane.standing import StandingPlace
 from tidemill.stream.position.pin_file import PinnedBatch
+from tidemill.stream.trigger.beats import beats
 from tidemill.stream.trigger.channel import (
-    BEAT,
     BEAT_SECONDS,
     DEAD_SECONDS,
     DELIVER,
@@ -129,7 +129,7 @@ class StandingLanes:
         self._working, self._resting = select.poll(), select.poll()
         for channel in self._channels:
             self._working.register(channel, select.POLLIN)
-            self._resting.register(channel, select.POLLIN)
+            self._resting.register(channel, select.POLLRDHUP)
 
     def run(self, plan: Plan, work: Sequence[tuple[Lane, Mapping[str, Collection[Offset]] | None]]) -> pa.Table:
         """The lanes' results, as `DataFrame.toArrow` gives those of a job. A batch that was pinned with more lanes than
@@ -162,7 +162,8 @@ class StandingLanes:
         return pa.Table.from_batches(results)
 
     def wait(self, seconds: float) -> None:
-        """Until a lane says something, or what is watched can be read."""
+        """Until a lane is gone, or what is watched can be read. Heartbeats wait until somebody hears them: those of two
+        hundred pipelines at rest came two hundred times a second."""
         self._resting.poll(int(seconds * 1000))
 
     def watch(self, file: int) -> None:
@@ -184,21 +185,8 @@ class StandingLanes:
     @contextmanager
     def beating(self) -> Iterator[None]:
         """Heartbeats to all lanes, also while the caller waits for a store or pauses before a retry."""
-        done = threading.Event()
-
-        def beat() -> None:
-            while not done.wait(BEAT_SECONDS):
-                for channel in self._channels:
-                    with suppress(OSError):  # whoever hears it next meets the same
-                        channel.send(BEAT)
-
-        thread = threading.Thread(target=beat, name="lane-beats", daemon=True)
-        thread.start()
-        try:
+        with beats.to(self._channels):
             yield
-        finally:
-            done.set()
-            thread.join(DEAD_SECONDS)
 
     def dismiss(self) -> None:
         """The epoch is over: lanes return when they have finished what they write."""
