@@ -1,6 +1,6 @@
 """One pipeline while it runs: its capture process, its streams, its state, and who hears of it.
 
-supervisor       one pipeline through all its runs; pipeline_run is one of them, paced_event how its thread rests
+supervisor       one pipeline through all its runs; pipeline_run is one of them
 capture_process  its capture; capture_fork_server where a server forks it
 stream_group     the stream of one group of sinks, stream_groups those of a pipeline; spark_session is shared by all
 trigger_modes    who is in real time, where the session has few slots

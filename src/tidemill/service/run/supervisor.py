@@ -19,9 +19,9 @@ from tidemill.config import Pipeline
 from tidemill.errors import LeaseLost, LifecycleError, SparkLost, TidemillError, to_data
 from tidemill.service.cause import Cause, current_actor
 from tidemill.service.lease.leases import HeldLease, LeaseKeeper
+from tidemill.service.paced_event import PacedEvent, rest_seconds
 from tidemill.service.run.metering import show_lease
 from tidemill.service.run.ownership import lock_pipeline, lock_pipeline_of
-from tidemill.service.run.paced_event import PacedEvent, rest_seconds
 from tidemill.service.run.pipeline_run import PipelineRun
 from tidemill.service.run.record import RunRecord
 from tidemill.service.run.status import PipelineStatus, SinkStatus, State

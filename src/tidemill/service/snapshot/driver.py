@@ -20,7 +20,7 @@ from tidemill.log.staging import Staging, drop_staged
 from tidemill.model.position import Offset
 from tidemill.model.snapshot import Chunk, ChunkState, SnapshotState, TableState
 from tidemill.retry import RetryPolicy
-from tidemill.service.run.paced_event import PacedEvent, rest_seconds
+from tidemill.service.paced_event import PacedEvent, rest_seconds
 from tidemill.service.snapshot.chunk_sizes import ChunkSizes
 from tidemill.service.snapshot.left_over import Delivered, LeftOver
 from tidemill.service.snapshot.moved_rows import MovedRows, keys_left

@@ -6,7 +6,7 @@ import threading
 import time
 
 from tests.support.waiting import until
-from tidemill.service.run.paced_event import PacedEvent, rest_seconds
+from tidemill.service.paced_event import PacedEvent, rest_seconds
 
 
 def test_a_wait_ends_with_its_time_and_says_that_nobody_set_it() -> None:
