@@ -172,6 +172,26 @@ def test_a_change_that_cannot_be_stored_leaves_a_paused_pipeline_as_it_was(
     assert (now.version, now.spec, now.status) == (before.version, before.spec, "paused")
 
 
+def test_a_state_directory_is_changed_only_with_what_is_in_it(server: Harness) -> None:
+    """Else the pipeline begins anew, under offsets that its sinks know."""
+    client = server.client()
+    before = client.create(document("orders"))
+    new = server.directory / "root" / "elsewhere"
+    to_new = {"spec": {"state_dir": str(new)}}
+    with pytest.raises(ConfigError, match="has its state in another directory") as refused:
+        client.patch("orders", to_new)
+    assert f"move {server.settings.state_dir / 'orders'} there" in refused.value.fix
+    now = client.pipeline("orders")
+    assert (now.version, now.status) == (before.version, "running")
+    client.stop("orders")
+    new.mkdir(parents=True)
+    (server.settings.state_dir / "orders").rename(new / "orders")
+    assert client.patch("orders", to_new).status == "stopped"
+    assert client.start("orders").status == "running"
+    client.create(document("others"), start=False)
+    assert client.patch("others", {"spec": {"state_dir": str(new)}}).status == "created", "it has never run"
+
+
 def test_what_is_wanted_is_kept_before_it_is_done_and_taken_back_when_it_is_refused(
     server: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:

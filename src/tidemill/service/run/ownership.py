@@ -31,7 +31,7 @@ import orjson
 from tidemill.config import Pipeline
 from tidemill.config.advice import fill_in
 from tidemill.disk.private import make_directory, open_file, sync_path
-from tidemill.errors import AlreadyRunning, EnvironmentProblem, StateError, is_retryable
+from tidemill.errors import AlreadyRunning, ConfigError, EnvironmentProblem, StateError, is_retryable
 from tidemill.log.local import LocalStore
 from tidemill.log.store import open_store
 from tidemill.retry import RetryPolicy
@@ -124,6 +124,19 @@ def find_copy(pipeline: Pipeline) -> EnvironmentProblem | None:
     directory = pipeline.state_path.resolve()
     known = _read(directory)
     return _copy_of(pipeline, directory, known) if known is not None else None
+
+
+def check_move(before: Pipeline, now: Pipeline) -> None:
+    """`ConfigError` where a changed document names a state directory that has nothing of the pipeline, which has run:
+    it would begin anew under offsets that sinks know, and what its log holds would never be delivered."""
+    old, new = before.state_path, now.state_path
+    if old.resolve() == new.resolve() or _read(old) is None or _read(new) is not None:
+        return
+    raise ConfigError(
+        f'pipeline "{now.name}" has its state in another directory than the document says now, where there is none',
+        where=f"{new}, state_dir",
+        fix=f"Nothing was changed. Stop the pipeline, move {old} there, then change the document; or leave state_dir.",
+    )
 
 
 @dataclass(frozen=True, slots=True)

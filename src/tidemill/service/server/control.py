@@ -20,6 +20,7 @@ from tidemill.contracts.installation import StoredRequest
 from tidemill.errors import ConfigError, LifecycleError, TidemillError, from_data
 from tidemill.model.clock import utc_now
 from tidemill.service.cause import Cause, current_actor
+from tidemill.service.run.ownership import check_move
 from tidemill.service.run.status import State
 from tidemill.service.server import managed as m
 from tidemill.service.server.document_set import name_in
@@ -90,6 +91,9 @@ class ControlPlane(LifecycleFleet):
                 for name, each in known.items()
                 if name in from_files and (each.document is None or each.document.data != from_files[name][0].data)
             ]
+            for name in changed:
+                if (there := known[name].pipeline) is not None:
+                    check_move(there, from_files[name][1])
             for name in (*added, *changed):
                 self._claim(known.get(name), name, from_files[name][0])
         try:
@@ -203,6 +207,8 @@ class ControlPlane(LifecycleFleet):
         scope.check_document(name, pipeline.tenant)
         if document.data == (current.document.data if current.document else None):
             return None
+        if current.pipeline is not None:
+            check_move(current.pipeline, pipeline)
         return replace(
             current, data=data, document=document, pipeline=pipeline, problem=None, version=m.new_version(),
             changed_by=cause.actor, changed_at=utc_now(),
