@@ -68,3 +68,18 @@ def multiply_high(typing_context: Any, a: Any, b: Any) -> Any:
         return builder.trunc(builder.lshr(product, ir.Constant(wide, 64)), ir.IntType(64))
 
     return types.uint64(types.uint64, types.uint64), codegen
+
+
+def _zero_counter(name: str) -> Any:
+    @intrinsic
+    def count(typing_context: Any, word: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return getattr(builder, name)(arguments[0], ir.Constant(ir.IntType(1), 0))
+
+        return types.uint64(types.uint64), codegen
+
+    return count
+
+
+trailing_zeros, leading_zeros = _zero_counter("cttz"), _zero_counter("ctlz")
+"""Bits that are zero at the low end, and at the high end; 64 for 0."""

@@ -27,13 +27,23 @@ _BASE64 = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz01
 
 
 @njit(cache=True, nogil=True)
+def _tail(source: Any, end: Any) -> Any:
+    """The last bytes, one to seven, of eight or more: nothing beyond `end` is read."""
+    return load_u64(end - 8) >> np.uint64(8 * (source + 8 - end))
+
+
+@njit(cache=True, nogil=True)
 def copy(p: Any, source: Any, n: Any) -> Any:
     """Exactly `n` bytes are read; up to seven more than `n` may be written."""
     end = source + n
-    while end - source >= 8:
-        store_u64(p, load_u64(source))
-        p += 8
-        source += 8
+    if n >= 8:
+        while end - source >= 8:
+            store_u64(p, load_u64(source))
+            p += 8
+            source += 8
+        if source < end:
+            store_u64(p, _tail(source, end))
+        return p + (end - source)
     while source < end:
         store_u8(p, load_byte(source))
         p += 1
@@ -74,12 +84,14 @@ def put_string(p: Any, source: Any, n: Any) -> Any:
     end = source + n
     while source < end:
         careful = min(end, source + 8)
-        if end - source >= 8:
-            w = load_u64(source)
-            if not _needs_care(w):
+        if n >= 8:
+            left = careful - source
+            w = load_u64(source) if left == 8 else _tail(source, end)
+            # What is missing of eight bytes are zeros, which would need care.
+            if not _needs_care(w if left == 8 else w | _SPACES << np.uint64(8 * left)):
                 store_u64(p, w)
-                p += 8
-                source += 8
+                p += left
+                source += left
                 continue
         while source < careful:
             byte = load_byte(source)
