@@ -29,6 +29,7 @@ class Format(Protocol):
     batch_content_type: str  # of many in one body or file
     suffix: str  # of a file of many
     schema_in_file: bool  # a file of many holds rows of one version of one table
+    concurrent: bool  # `batch` may be called by several threads at a time
 
     def encode(self, block: Block, source: str) -> pa.LargeBinaryArray:
         """One document per row."""

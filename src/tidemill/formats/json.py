@@ -24,6 +24,7 @@ class JsonFormat(BaseFormat):
     batch_content_type = "application/x-ndjson"
     suffix = ".jsonl"
     schema_in_file = False
+    concurrent = True  # a block's program is its own
 
     def __init__(
         self,

@@ -38,6 +38,7 @@ class BaseFormat:
     batch_content_type: str
     suffix: str
     schema_in_file: bool = True
+    concurrent: bool = False
 
     def __init__(
         self,

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +18,9 @@ from tidemill.model.delivery import Delivery, Receipt
 
 WINDOW = 16_384
 """Rows encoded at once: about 10 MB of text, which the allocator reuses without asking the kernel for new pages."""
+
+_THREADS = 2
+_SHARE = 8192  # rows of a window that a thread is worth
 
 
 class Encoding:
@@ -27,15 +34,35 @@ class Encoding:
         self.delivery = delivery
         self._began = time.perf_counter()
 
-    def pieces(self, block: Block) -> Iterator[pa.Buffer]:
-        """Each holds whole events and can be read by itself."""
-        for window in windows(block):
-            began = time.perf_counter()
-            text = self.format.batch(window, self.delivery.source)
-            self.seconds += time.perf_counter() - began
-            self.events += window.rows
-            self.bytes += text.size
-            yield text
+    def pieces(self, block: Block) -> Generator[pa.Buffer, None, None]:
+        """Each holds whole events and can be read by itself. Those of a large block are encoded side by side, and
+        before they are asked for: over a backlog, as of a copy, one lane would leave all cores but one idle."""
+        began = time.perf_counter()
+        with closing(self._encode(block)) as encoded:
+            for rows, text in encoded:
+                self.seconds += time.perf_counter() - began
+                self.events += rows
+                self.bytes += text.size
+                yield text
+                began = time.perf_counter()
+
+    def _encode(self, block: Block) -> Generator[tuple[int, pa.Buffer], None, None]:
+        source, encode = self.delivery.source, self.format.batch
+        alone = self.delivery.lanes < (os.cpu_count() or 1)  # else other lanes keep the other cores busy
+        if block.rows < 2 * _SHARE or not self.format.concurrent or not alone:
+            for window in windows(block):
+                yield window.rows, encode(window, source)
+            return
+        shares = windows(block, -(-block.rows // (block.rows // _SHARE)))
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="encode") as threads:
+            begun: deque[tuple[int, Future[pa.Buffer]]] = deque()
+            for window in shares:
+                begun.append((window.rows, threads.submit(encode, window, source)))
+                if len(begun) > _THREADS:
+                    rows, text = begun.popleft()
+                    yield rows, text.result()
+            for rows, text in begun:
+                yield rows, text.result()
 
     def receipt(self, sink: str) -> Receipt:
         writing = time.perf_counter() - self._began - self.seconds
