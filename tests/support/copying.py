@@ -158,7 +158,7 @@ def copying(
     failure: list[BaseException] = []
     known = state.confirmed("copied")
     loop = Capture(
-        source, writer, schemas, Limits(1 << 30), stop, adopt=adopter.turn,
+        source, writer, schemas, Limits(1 << 30), stop, adopt=adopter.turn, wait=lambda: adopter.wait_seconds,
         confirmed=known.position if known else None, on_confirmed=lambda *place: state.confirm("copied", *place),
     )  # fmt: skip
 

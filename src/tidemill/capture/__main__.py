@@ -22,7 +22,7 @@ from tidemill.capture.open_log import open_log
 from tidemill.capture.recovery import NewBeginning, begin_anew
 from tidemill.capture.requeue import Requeuer
 from tidemill.capture.signals import call_on_signal
-from tidemill.capture.snapshot import HURRIED_SECONDS, ChunkAdopter
+from tidemill.capture.snapshot import ChunkAdopter
 from tidemill.capture.source_end import SourceEnd
 from tidemill.capture.status import StatusFile
 from tidemill.capture.trace import AppendTracer
@@ -211,7 +211,7 @@ def _capture(
         return adopter.turn(stop.is_set) if adopter is not None else 0
 
     def wait() -> float:
-        return HURRIED_SECONDS if adopter is not None and adopter.hurried else WAIT_SECONDS
+        return adopter.wait_seconds if adopter is not None else WAIT_SECONDS
 
     with run_beside(scanner):
         Capture(

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tidemill.capture.copied_tables import find_copied, is_filtered
+from tidemill.capture.loop import WAIT_SECONDS
 from tidemill.capture.portions import Portions
 from tidemill.capture.shared_windows import SharedWindows
 from tidemill.capture.trace import AppendTracer
@@ -33,7 +34,8 @@ from tidemill.telemetry import events
 from tidemill.telemetry.failpoints import failpoint
 
 # Between two turns that somebody waits for, that find something to do, and that do not.
-HURRIED_SECONDS, _BUSY_SECONDS, _IDLE_SECONDS = 0.01, 0.05, 1.0
+_HURRIED_SECONDS, _BUSY_SECONDS, _IDLE_SECONDS = 0.01, 0.05, 1.0
+_ACTIVE_SECONDS = 1.0  # after work there is more to come: a stream without changes must not make it wait
 _PORTION_SECONDS = 0.002  # while a portion is delivered
 _LAST_CHUNKS = 4
 _CHUNKS, _TABLES, _TURN_SECONDS = 64, 100, 0.25  # at a time, so that the stream is not kept waiting
@@ -88,6 +90,7 @@ class ChunkAdopter:
         self._portions = Portions()
         self._copies = False  # a snapshot is being made
         self._seen = log.tail.offset  # where the log ended after the last look
+        self._worked_at = -_ACTIVE_SECONDS  # when tables were numbered, or chunks adopted
         self.hurried = False
         """Somebody waits for the next turn: tables to be numbered before they are read, the last chunks, or the next
         portion."""
@@ -112,10 +115,11 @@ class ChunkAdopter:
                 self._windows.keep(())
                 return 0
             visible = self._adopt_all(record, lambda: stopped() or time.monotonic() - now > _TURN_SECONDS)
-            if visible and self._portions.beside_changes(now):
-                self.hurried = True
+            if visible:
+                self._worked_at = now
+                self.hurried |= self._portions.beside_changes(now)
             # Many tables take their time to look through: the stream goes first.
-            least = HURRIED_SECONDS if self.hurried else _BUSY_SECONDS
+            least = _HURRIED_SECONDS if self.hurried else _BUSY_SECONDS
             self._next = time.monotonic() + max(least, time.monotonic() - now if not visible else 0.0)
             return visible
         except LogFull:
@@ -127,6 +131,13 @@ class ChunkAdopter:
             return 0
         finally:
             self._seen = self._log.tail.offset
+
+    @property
+    def wait_seconds(self) -> float:
+        """How long a change may be waited for before the next turn."""
+        if self.hurried:
+            return _HURRIED_SECONDS
+        return _BUSY_SECONDS if time.monotonic() - self._worked_at < _ACTIVE_SECONDS else WAIT_SECONDS
 
     def _note_stream(self, now: float) -> None:
         delivered, tail = self._log.acknowledged(), self._log.tail.offset
@@ -249,6 +260,7 @@ class ChunkAdopter:
             numbered |= {each.name: replace(each, table=table) for each, table in zip(some, made, strict=True)}
         if numbered:
             self._store.save_numbered(self._pipeline, record.id, numbered)
+            self._worked_at = time.monotonic()
             failpoint("snapshot.registered")
 
     def _prepare(

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from tests.support.copying import LocalSpark, copying
 from tests.support.seed import WHOLE
 from tidemill.capture import shared_windows
 from tidemill.capture import snapshot as adopting
+from tidemill.capture.loop import WAIT_SECONDS
 from tidemill.capture.snapshot import ChunkAdopter
 from tidemill.capture.window import ChunkWindow
 from tidemill.disk.sqlite import SqliteFile
@@ -148,6 +149,34 @@ def test_changes_beside_chunks_that_wait_are_read_once_for_all_of_them(
         copy.until_done()
         assert copy.equals("t")
     assert len(windows) < 10, "one for the chunks that waited, and few for those that came later"
+
+
+def test_while_chunks_come_capture_does_not_sleep_as_long_as_without_a_copy(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream without changes would let the last chunks of a copy wait."""
+    execute(
+        database, "CREATE TABLE t (id int PRIMARY KEY, v text)",
+        "INSERT INTO t SELECT n, 'v' || n FROM generate_series(1, 1000) n",
+    )  # fmt: skip
+    waits: list[float] = []
+    adopters: set[ChunkAdopter] = set()
+    turn = ChunkAdopter.turn
+
+    def note(adopter: ChunkAdopter, *stopped: Callable[[], bool]) -> int:
+        visible = turn(adopter, *stopped)
+        adopters.add(adopter)
+        if visible:
+            waits.append(adopter.wait_seconds)
+        return visible
+
+    monkeypatch.setattr(ChunkAdopter, "turn", note)
+    with copying(database, tmp_path, "public.t", chunk_rows=50) as copy:
+        copy.until_done()
+        assert waits
+        assert max(waits) < WAIT_SECONDS
+        (adopter,) = adopters
+        copy.until(lambda: adopter.wait_seconds == WAIT_SECONDS)
 
 
 def test_a_table_that_somebody_locks_for_long_is_neither_given_up_nor_begun_anew_and_others_are_copied(
