@@ -25,6 +25,7 @@ from tidemill.contracts.sink import BaseSink, Capabilities, Place, Sink, SinkCon
 from tidemill.contracts.snapshot import (
     ChunkReading,
     CopiedSourceConfig,
+    LoggingInReader,
     MarkingSource,
     SilentSource,
     SnapshotConfig,
@@ -65,6 +66,7 @@ __all__ = [
     "Decoder",
     "Fencing",
     "Format",
+    "LoggingInReader",
     "LostRange",
     "MarkingSource",
     "Notice",

@@ -81,6 +81,14 @@ class SnapshotReader(Protocol):
 
 
 @runtime_checkable
+class LoggingInReader(Protocol):
+    """A `SnapshotReader` whose first read would wait for a login."""
+
+    def get_ready(self) -> None:
+        """Logs in: chunks are about to be read. What goes wrong the first read would meet, too."""
+
+
+@runtime_checkable
 class SnapshotSource(Protocol):
     """A source whose tables can be copied. One that is not of this kind has no snapshots."""
 

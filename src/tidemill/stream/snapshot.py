@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -24,7 +24,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from tidemill.contracts import SnapshotReader
+from tidemill.contracts import LoggingInReader, SnapshotReader
 from tidemill.errors import ErrorData, TableLocked, TidemillError, to_data
 from tidemill.log.staging import Manifest, Part, Staging
 from tidemill.model.block import Block
@@ -120,6 +120,9 @@ def _serve(channel: Channel, reader: SnapshotReader, log: str) -> None:
     waiting: deque[tuple[ChunkTask, Sequence[str]]] = deque()
     locked: dict[str, tuple[float, ErrorData]] = {}  # tables, when they were found so, and what was said
     with closing(reader), _StagingThread() as thread:
+        with suppress(TidemillError):  # the first chunk's read says what is wrong
+            if isinstance(reader, LoggingInReader):
+                reader.get_ready()
         while True:
             while (frame := channel.receive(0 if waiting else SILENT_DRIVER_SECONDS)) is not None:
                 thread.check()  # at least with each heartbeat: nobody else waits for what it does last

@@ -155,6 +155,32 @@ def test_a_reader_that_stands_reads_on_with_the_same_job(crew_of: Callable[[List
     assert crew.spark.jobs == 1
 
 
+@dataclass
+class LateReader(ListReader):
+    """A stand-in for a source whose readers log in; the server refuses the first login."""
+
+    logins: list[int] = field(default_factory=list)
+
+    def get_ready(self) -> None:
+        self.logins.append(len(self.read_chunks))
+        raise ConnectionLost("the server is restarting")
+
+
+def test_readers_log_in_before_there_is_a_chunk_and_a_refusal_is_left_to_the_first_read(
+    crew_of: Callable[[ListReader], Crew],
+) -> None:
+    reader = LateReader()
+    crew = crew_of(reader)
+    crew.readers.begin(1, crew.reader)
+    deadline = time.monotonic() + PATIENCE
+    while not reader.logins:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    crew.give(0, 1)
+    assert sorted(map(number_of, crew.take(2))) == [0, 1]
+    assert reader.logins == [0]
+
+
 def test_a_reader_that_is_dismissed_finishes_its_chunk_and_leaves_the_others(
     crew_of: Callable[[ListReader], Crew],
 ) -> None:

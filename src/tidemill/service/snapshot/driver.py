@@ -23,7 +23,7 @@ from tidemill.retry import RetryPolicy
 from tidemill.service.paced_event import PacedEvent, rest_seconds
 from tidemill.service.snapshot.chunk_sizes import ChunkSizes
 from tidemill.service.snapshot.left_over import Delivered, LeftOver
-from tidemill.service.snapshot.moved_rows import MovedRows, keys_left
+from tidemill.service.snapshot.moved_rows import MovedRows
 from tidemill.service.snapshot.observations import Observations
 from tidemill.service.snapshot.plan import (
     OVER,
@@ -72,7 +72,7 @@ class SnapshotDriver:
         self._stop = PacedEvent()
         self._thread: threading.Thread | None = None
         self._reader: SnapshotReader | None = None
-        self._observations = Observations()
+        self._observations, self._moved = Observations(), MovedRows(self._log)
         self._of: SnapshotRecord | None = None  # the snapshot that they belong to
         self._delivered = delivered
         self._left_over: LeftOver | None = None  # while state sinks remove what the source no longer has
@@ -82,7 +82,6 @@ class SnapshotDriver:
         self._next_read = 0.0  # nothing is given to readers before
         self._thrown_away: dict[str, float] = {}  # when a chunk that is to be read again was first seen, by staging id
         self._refusals = Refusals()
-        self._moved = MovedRows(self._log)
         self._sizes = ChunkSizes(self._config.chunk_rows, self._log)
         self.floor: Offset | None = None
         """From here on the log must stay; None: no snapshot needs it."""
@@ -131,6 +130,7 @@ class SnapshotDriver:
         tail = self._log.tail()
         if not tail.position:
             return _BUSY_SECONDS  # the stream has not begun: what changes from now on would be missed
+        self._get_ready(self._reader)
         self._added.look(self._store, self._reader)
         record = self._store.active(self._name)
         self._land(record, self._reader)
@@ -144,10 +144,7 @@ class SnapshotDriver:
                 self.tables = newest_tables(self._store, self._name)
             return _IDLE_SECONDS
         if not self._is_current(record):
-            self._of, self._observations, self._thrown_away, self._left_over = record, Observations(), {}, None
-            self._moved = MovedRows(self._log)
-            if record.observation and record.since >= self._log.gap().offset:
-                self._observations.all.append((record.since, record.observation))
+            self._follow(record)
         self._hold(record)
         self.idle = record.state is SnapshotState.PAUSED
         if self.idle:
@@ -157,15 +154,26 @@ class SnapshotDriver:
             return _IDLE_SECONDS  # the source has not begun anew: what changes until then would be missed
         tables = self._store.tables(self._name, record.id) or self._begin(record, self._reader)
         # After that look: a table is ready only if its last chunk's rows were searched.
-        if self._find_moved(record, tables):
+        if self._moved.search(self._store, self._name, record, tables):
             tables = self._store.tables(self._name, record.id)
         self.tables = tuple(tables)
         if self._settle(record, tables):
             return 0.0
         return self._read(record, tables, self._reader)
 
+    def _get_ready(self, reader: SnapshotReader) -> None:
+        """Readers stand, and log in, while tables are looked for, described and numbered."""
+        record = self._store.active(self._name) if self._of is None else None
+        if record is not None and record.state is _RUNNING and record.recovers_from < 0:
+            self._follow(record)
+            self._readers.begin(self._count_readers(), reader)
+
+    def _follow(self, record: SnapshotRecord) -> None:
+        self._of, self._thrown_away, self._left_over = record, {}, None
+        self._observations, self._moved = Observations.of(record, self._log.gap().offset), MovedRows(self._log)
+
     def _begin(self, record: SnapshotRecord, reader: SnapshotReader) -> list[TableCopy]:
-        self._readers.begin(self._count_readers(), reader)  # they are there when capture knows the tables
+        self._readers.begin(self._count_readers(), reader)
         found = tables_of(record, self._config, reader)
         if not found:
             self._end(record, SnapshotState.FAILED if record.tables else SnapshotState.DONE)  # or there is none yet
@@ -381,20 +389,6 @@ class SnapshotDriver:
     def _fail(self, record: SnapshotRecord, name: str, error: TidemillError) -> None:
         self._store.set_table_state(self._name, record.id, name, TableState.FAILED, error=error.what, fix=error.fix)
         events.fail("snapshot.table_failed", table=name, error=error.what, where=error.where, fix=error.fix)
-
-    def _find_moved(self, record: SnapshotRecord, tables: Sequence[TableCopy]) -> bool:
-        """Rows that moved to another key with a hole may be in no chunk: they are read again at the end. Whether there
-        are new ones."""
-        staged = self._chunks(record, ChunkState.STAGED)  # before those that are planned, and before the log's end
-        left = keys_left(tables, staged, self._chunks(record, ChunkState.PLANNED))
-        tail = self._log.tail().offset
-        start = record.cursor
-        if start < 0:
-            start = record.recovers_from if record.recovers_from >= 0 else 0 if self._log.head() == 0 else tail
-        points, tail = self._moved.find(start, tail, left)
-        if points or tail != record.cursor:
-            self._store.save_points(self._name, record.id, tail, points)
-        return bool(points)
 
     def _hold(self, record: SnapshotRecord) -> None:
         """The log is kept from the oldest place on that a chunk's window may begin at. Not while sinks remove what is

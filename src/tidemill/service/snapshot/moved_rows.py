@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tidemill.contracts import ChunkCopy, TableCopy
+from tidemill.contracts import ChunkCopy, SnapshotRecord, SnapshotStore, TableCopy
 from tidemill.log.reader import LogReader
 from tidemill.model.barrier import Barrier
 from tidemill.model.block import Block
 from tidemill.model.position import Offset
 from tidemill.model.rowkeys import key_strings, moved_with_holes, old_key_strings
-from tidemill.model.snapshot import Bound
+from tidemill.model.snapshot import Bound, ChunkState
 
 
 class MovedRows:
@@ -24,6 +24,20 @@ class MovedRows:
     def __init__(self, log: LogReader) -> None:
         self._log = log
         self._left: dict[str, set[Bound]] = {}  # of tables whose ranges are in the log: keys that are to be read
+
+    def search(self, store: SnapshotStore, pipeline: str, record: SnapshotRecord, tables: Sequence[TableCopy]) -> bool:
+        """Rows that moved to another key with a hole may be in no chunk: they are read again at the end. Whether there
+        are new ones."""
+        # Those that are staged before those that are planned, and before the log's end.
+        staged = store.chunks(pipeline, record.id, ChunkState.STAGED)
+        left = keys_left(tables, staged, store.chunks(pipeline, record.id, ChunkState.PLANNED))
+        tail, start = self._log.tail().offset, record.cursor
+        if start < 0:
+            start = record.recovers_from if record.recovers_from >= 0 else 0 if self._log.head() == 0 else tail
+        points, tail = self.find(start, tail, left)
+        if points or tail != record.cursor:
+            store.save_points(pipeline, record.id, tail, points)
+        return bool(points)
 
     def find(
         self, start: Offset, tail: Offset, left: Mapping[str, set[Bound]]

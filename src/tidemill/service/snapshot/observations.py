@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from tidemill.contracts import SnapshotRecord
 from tidemill.model.position import Offset
 
 Observation = tuple[Offset, str]
@@ -17,6 +18,11 @@ class Observations:
     """Of one snapshot, oldest first."""
 
     all: list[Observation] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, record: SnapshotRecord, gap: Offset) -> Observations:
+        """What a run before this one saved, unless the log's stream begins after it, at `gap`."""
+        return cls([(record.since, record.observation)] if record.observation and record.since >= gap else [])
 
     def add(self, logged: Offset, observe: Callable[[], str]) -> None:
         """`logged`: where the log ended before it is made. Of a transaction that stays open none is proven, and they

@@ -269,12 +269,15 @@ class PostgresSnapshotReader:
                 fix="If it was promoted, name a standby of the server in `dsn`, or leave snapshot.dsn out.",
             )  # fmt: skip
 
-    @contextmanager
-    def read(self, chunk: Chunk, table: SnapshotTable, observations: Sequence[str]) -> Iterator[PostgresChunkReading]:
-        token, config = _Token.from_json(table.token), self._config
+    def get_ready(self) -> None:
         if self._endpoint is None:
             with self._connect() as db:
                 self._endpoint = Endpoint.of(db)
+        self._session = self._session or CopySession(self._config, self._endpoint)
+
+    @contextmanager
+    def read(self, chunk: Chunk, table: SnapshotTable, observations: Sequence[str]) -> Iterator[PostgresChunkReading]:
+        token, config = _Token.from_json(table.token), self._config
         said: list[tuple[Any, ...]] = []
         replayed: list[str | None] = []
         signature = signature_query(token.oid, token.publication)
@@ -301,7 +304,9 @@ class PostgresSnapshotReader:
                             " (extract(epoch FROM clock_timestamp()) * 1000000)::int8::text"))  # fmt: skip
             said.extend(ask(signature))
 
-        session, self._session = self._session or CopySession(config, self._endpoint), None
+        self.get_ready()
+        session, self._session = self._session, None
+        assert session is not None
         try:
             begin(session.ask)
             memory, self._memory = self._memory or CopyMemory(), None
