@@ -119,6 +119,26 @@ def test_missing_extra_and_different_rows_are_named_with_their_columns(
             assert "text 8" not in shown.out + shown.err, "no values"
 
 
+def test_a_table_with_a_filter_is_not_compared_whatever_the_mode(
+    tidemill: Terminal, postgres18: Postgres, tmp_path: Path
+) -> None:
+    """A copy that is asked for has the filter, too: what it leaves out is not missing."""
+    with (
+        postgres18.database("verified_filter") as dsn,
+        psycopg.connect(dsn, autocommit=True) as db,
+        _pair("postgres", dsn, "[public.t]", postgres18, tmp_path) as pair,
+    ):
+        db.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        pair.pipeline.build_source().setup()
+        pair.copy()
+        db.execute("INSERT INTO t VALUES (1)")
+        path = Path(str(pair.pipeline.file))
+        filtered = 'snapshot: {mode: never, filters: {public.t: "id > 1"}}'
+        path.write_text(path.read_text().replace("tables: [public.t]", f"tables: [public.t], {filtered}"))
+        answer = tidemill("verify", path, "--wait", 0, "--json")
+        assert (answer.code, answer.json["not_compared"]) == (4, ["public.t"])
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_type_gives_a_false_alarm(
     tidemill: Terminal, kind: str, request: pytest.FixtureRequest, postgres18: Postgres, tmp_path: Path

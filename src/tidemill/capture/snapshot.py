@@ -18,7 +18,7 @@ from tidemill.capture.trace import AppendTracer
 from tidemill.capture.window import ChunkWindow, Verdict
 from tidemill.contracts import ChunkCopy, MarkingSource, SnapshotRecord, SnapshotSource, SnapshotStore, TableCopy
 from tidemill.errors import LogFull, StagingLost, StateError, is_retryable
-from tidemill.log.copying import EVERY, read_copying, write_copying
+from tidemill.log.copying import EVERY, read_copying, read_earlier, write_copying, write_earlier
 from tidemill.log.entry import Constants
 from tidemill.log.reader import LogReader
 from tidemill.log.requeued import requeued_for
@@ -85,6 +85,7 @@ class ChunkAdopter:
         self._filtered, self._quarantined, self._trace = frozenset(filtered), quarantined, trace
         self._next = self._looked = 0.0
         self._copying: dict[str, Offset | None] | None = None  # as it stands in the log
+        self._earlier: dict[str, Offset] = {}  # the same
         self._structures: dict[str, str] = {}  # of each table the last one that a chunk brought
         self._windows = SharedWindows(self._events)
         self._portions = Portions()
@@ -199,7 +200,7 @@ class ChunkAdopter:
 
     def _note_copying(self, record: SnapshotRecord | None) -> None:
         if self._copying is None:
-            self._copying = read_copying(self._log.store)
+            self._copying, self._earlier = read_copying(self._log.store), read_earlier(self._log.store)
             if None in self._copying.values() and not self._store.records(self._pipeline, 1):
                 self._copying = self._give_up(self._copying)
         tables = self._store.tables(self._pipeline, record.id) if record is not None else []
@@ -224,10 +225,20 @@ class ChunkAdopter:
             for name, until in self._copying.items()
             if name not in ended or name in ready
         }
+        # A sink that is away may not have come to the end of the copy before.
+        noted |= {name: until for name, until in self._earlier.items() if name in ended and name not in ready}
         noted |= dict.fromkeys(going)
         if noted != self._copying:
+            last = self._earlier | {name: until for name, until in self._copying.items() if until is not None}
+            self._note_earlier(self._earlier | {name: until for name, until in last.items() if name in going})
             write_copying(self._log.store, noted)
             self._copying = noted
+            self._note_earlier({name: until for name, until in last.items() if name in going})
+
+    def _note_earlier(self, earlier: dict[str, Offset]) -> None:
+        if earlier != self._earlier:
+            write_earlier(self._log.store, earlier)
+            self._earlier = earlier
 
     def _give_up(self, copying: dict[str, Offset | None]) -> dict[str, Offset | None]:
         """The log knows of a copy that the state store has lost: nobody goes on with it, and no row is to come."""
@@ -238,6 +249,7 @@ class ChunkAdopter:
             " rows are missing. Copy the tables again: tidemill snapshot start FILE.",
         )  # fmt: skip
         kept = {name: until for name, until in copying.items() if name not in lost}
+        kept |= {name: until for name, until in self._earlier.items() if name in lost}
         write_copying(self._log.store, kept)
         return kept
 

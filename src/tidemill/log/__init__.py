@@ -9,6 +9,7 @@ A log is a directory or a pyarrow.fs URI with
     acknowledged.json     what the stream has delivered
     position.json         where the source stands while the log rests
     copying.json          tables whose rows are not all here yet
+    copied.json           of those, when the rows were all here before
     quarantine.json       tables whose rows wait at a schema change
     gap.json              where something of the stream is missing, after a lost position
     writer.lock           held by the one writer

@@ -21,7 +21,7 @@ from tidemill.model.columns import values
 from tidemill.model.position import Offset
 from tidemill.model.rowkeys import bits, keys_of, old_keys_of, take_rows
 
-_NAME = "copying.json"
+_NAME, _EARLIER = "copying.json", "copied.json"
 EVERY = "*"
 """In place of a table's name, while a snapshot has begun and does not know its tables yet: whether a row comes with it
 is not known either."""
@@ -36,6 +36,18 @@ def read_copying(store: Store) -> dict[str, Offset | None]:
 
 def write_copying(store: Store, tables: Mapping[str, Offset | None]) -> None:
     store.replace(_NAME, orjson.dumps(tables))
+
+
+def read_earlier(store: Store) -> dict[str, Offset]:
+    """Of tables that are being copied once more: the offset from which on all rows were there the last time. A sink
+    that is away, and has not come so far, needs it if the later copy is given up."""
+    data = store.read(_EARLIER)
+    found: dict[str, Offset] = orjson.loads(data) if data else {}
+    return found
+
+
+def write_earlier(store: Store, tables: Mapping[str, Offset]) -> None:
+    store.replace(_EARLIER, orjson.dumps(tables))
 
 
 def find_excused(

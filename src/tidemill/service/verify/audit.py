@@ -17,7 +17,7 @@ from tidemill.config.advice import fill_in_error
 from tidemill.contracts import AuditedSink, SnapshotReader, SnapshotSource
 from tidemill.errors import ConfigError, ProcessingError, Refused, StructureChanged, TidemillError
 from tidemill.model.snapshot import SnapshotTable
-from tidemill.service.snapshot.plan import config_of
+from tidemill.service.snapshot.plan import settings_of
 from tidemill.service.verify.repair import Repairer
 from tidemill.service.verify.row_chain import RowChain
 from tidemill.service.verify.row_comparison import RowComparison
@@ -63,10 +63,10 @@ def verify(
             raise
         if not found:
             raise ConfigError("there is no such table", where="--table", fix="Name captured tables: schema.table.")
-        config = config_of(pipeline)
+        filters = settings_of(pipeline).filters  # they hold for a copy that is asked for in any mode
         work = _Verification(pipeline, spec.config.id, reader, target, chain, options or VerifyOptions())
         for table in found:
-            if config is not None and table.name in config.filters:
+            if table.name in filters:
                 yield TableVerdict(
                     table.name, error="snapshot.filters leaves out some of its rows",
                     fix="Which ones the sink should have is not known: name other tables with --table.",
