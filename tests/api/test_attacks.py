@@ -24,14 +24,13 @@ from tests.api.conftest import Harness, Serve, document, raw
 from tests.api.tenants import of_tenant, scoped
 from tests.api.test_grpc import Rpc, reach
 from tests.crash.actors import wait_for
-from tidemill.api import connections, ports
+from tidemill.api import connections, ports, sse
 from tidemill.api import serve as serve_module
 from tidemill.api.app import create_app
 from tidemill.api.client import ServerClient
 from tidemill.api.metrics_port import tls_context
 from tidemill.api.ports import Address, serve_metrics
 from tidemill.api.proto import flows_pb2 as flows
-from tidemill.api.routes import events
 from tidemill.api.rpc import server as grpc_server
 from tidemill.api.rpc.server import GrpcSettings, serve_grpc
 from tidemill.api.serve import ServerSettings, serving
@@ -256,7 +255,7 @@ def test_who_does_not_read_an_answer_loses_the_connection(server: Harness, monke
 
 
 def test_one_token_cannot_have_all_streams(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "MAX_STREAMS_OF_ONE", 1)
+    monkeypatch.setattr(sse, "MAX_STREAMS_OF_ONE", 1)
     greedy, other = server.client(name="greedy"), server.client(name="other")
     greedy.create(document("orders"))
     first = greedy.events()

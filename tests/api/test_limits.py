@@ -13,11 +13,11 @@ import pytest
 
 from tests.api.conftest import Harness, Serve, document, raw
 from tests.crash.actors import wait_for
+from tidemill.api import sse
 from tidemill.api.app import create_app
 from tidemill.api.client import ServerClient
 from tidemill.api.ports import Address
 from tidemill.api.rate import RateLimit
-from tidemill.api.routes import events
 from tidemill.api.serve import ServerSettings, _announce, serving
 from tidemill.errors import ConfigError, ServerError, TidemillError, Unauthenticated
 from tidemill.lab.servers import tls
@@ -111,7 +111,7 @@ def test_tokens_that_go_over_the_network_in_clear_are_warned_of(
 
 
 def test_only_so_many_streams_are_open_at_once(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "MAX_STREAMS", 1)
+    monkeypatch.setattr(sse, "MAX_STREAMS", 1)
     client = server.client()
     client.create(document("orders"))
     first = client.events()

@@ -28,6 +28,7 @@ NEEDED = {
         POST /pipelines/{name}/snapshots/resume, POST /pipelines/{name}/snapshots/cancel,
         POST /pipelines/{name}/dead-letters/replay, POST /pipelines/{name}/dead-letters/purge,
         GET /pipelines/{name}/dead-letters/{number}, GET /pipelines/{name}/log, GET /pipelines/{name}/ddl/plan,
+        GET /pipelines/{name}/log/stream,
         POST /pipelines/{name}/ddl/{number}/approve, POST /pipelines/{name}/ddl/{number}/reject,
         POST /pipelines/{name}/ddl/{number}/apply, GET /pipelines/{name}/sensing/schemas/{table},
         GET /pipelines/{name}/sensing/schemas/{table}/json-schema, GET /pipelines/{name}/drift/values, POST /validate

@@ -11,6 +11,7 @@ import orjson
 import pytest
 
 from tests.api.conftest import Harness, document, raw
+from tidemill.api import sse
 from tidemill.api.client import ServerClient
 from tidemill.api.routes import events
 from tidemill.config.posted import UsedValues
@@ -27,13 +28,17 @@ PAGE = Path(__file__).parents[2] / "docs" / "security.md"
 def test_every_line_of_the_threat_model_has_its_test() -> None:
     named = set(re.findall(r"`(test_\w+)`", PAGE.read_text()))
     here = Path(__file__).parent
-    names = ("security", "roles", "tenants", "limits", "attacks", "grpc_attacks")
+    names = ("security", "roles", "tenants", "limits", "attacks", "grpc_attacks", "events", "log")
     others = (here.parent / "config" / "test_confine.py", here.parent / "cli" / "test_plain_text.py")
     files = (*(here / f"test_{name}.py" for name in names), *others)
     source = "\n".join(each.read_text() for each in files)
     there = set(re.findall(r"^def (test_\w+)", source, re.M))
     assert len(named) > 15
     assert named <= there
+    table = PAGE.read_text().partition("## Threat model")[2].partition("\n## ")[0]
+    lines = [line for line in table.splitlines() if line.startswith("| ")][1:]
+    assert len(lines) > 40
+    assert [line for line in lines if not re.search(r"`test_\w+`", line.rpartition(" | ")[2])] == []
 
 
 def test_no_path_but_health_and_the_description_answers_without_a_token(server: Harness) -> None:
@@ -121,8 +126,8 @@ def test_a_revoked_or_expired_token_is_refused_at_once(server: Harness, monkeypa
 
 
 def test_a_stream_of_a_revoked_token_ends(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "_LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(events, "CHECK_SECONDS", 0.1)
+    monkeypatch.setattr(events, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(sse, "CHECK_SECONDS", 0.1)
     secret, token = server.tokens.create("ann", Role.VIEWER)
     server.client().create(document("orders"))
     stream = ServerClient(server.url, secret).events()
@@ -178,7 +183,7 @@ def test_a_variable_is_hidden_also_as_a_number_and_in_a_message() -> None:
 
 def test_a_busy_stream_of_a_revoked_token_ends(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the clock, not only when nothing happens."""
-    monkeypatch.setattr(events, "CHECK_SECONDS", 0.2)
+    monkeypatch.setattr(sse, "CHECK_SECONDS", 0.2)
     secret, token = server.tokens.create("ann", Role.VIEWER)
     client = server.client()
     client.create(document("orders"))

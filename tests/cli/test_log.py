@@ -75,6 +75,23 @@ def test_cat_takes_a_range_a_table_and_a_limit(tidemill: Terminal, file: Path) -
     assert offsets("--from", 99) == []
 
 
+def test_tail_prints_the_last_events_that_the_filters_leave(tidemill: Terminal, file: Path) -> None:
+    def offsets(*options: object) -> list[int]:
+        return [event["offset"] for event in lines(tidemill("log", "tail", file, *options).out)]
+
+    items = [event["offset"] for event in lines(tidemill("log", "cat", file, "--table", "*.items").out)]
+    assert 9 not in items, "the last event is of the other table"
+    assert offsets() == list(range(10))
+    assert offsets("--limit", 3) == [7, 8, 9]
+    assert offsets("--table", "*.items", "--limit", 2) == items[-2:]
+    assert offsets("--op", "insert", "--limit", 2) == [8, 9]
+    assert offsets("--op", "truncate") == []
+    assert offsets("--since", "2001-01-01T00:00:00Z") == list(range(10))
+    assert offsets("--since", "2999-01-01T00:00:00Z") == []
+    assert tidemill("log", "tail", file, "--op", "upsert").code == 2
+    assert tidemill("log", "tail", file, "--since", "yesterday").code == 2
+
+
 def test_a_log_can_be_read_by_its_directory(tidemill: Terminal, file: Path) -> None:
     (pipeline,) = config.load(file)
     direct = tidemill("log", "cat", pipeline.log_uri).out

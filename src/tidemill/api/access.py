@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
-from fastapi import Depends, Path, Query, Request
+from fastapi import Depends, Header, Path, Query, Request
 
 from tidemill.errors import AccessRefused, Unauthenticated
 from tidemill.service.cause import Cause
@@ -56,9 +57,32 @@ Name = Annotated[
     ),
 ]
 Reason = Annotated[str, Query(max_length=500, description="Why, for the record of changes.")]
+IfMatch = Annotated[
+    str | None,
+    Header(
+        max_length=2000,
+        description="Change it only if it has this version: the ETag of a GET.",
+        examples=['"5f1c0a9b7d3e2f41"'],
+    ),
+]
+_ETAG = re.compile(r'^(W/)?"([^"]*)"$')
 
 
-def operator_cause(principal: Operator, reason: Reason = "") -> Cause:
+def versions(if_match: str | None) -> Sequence[str] | None:
+    """None where any version will do."""
+    if if_match is None or if_match.strip() == "*":  # in quotes it is a version
+        return None
+    found = [_ETAG.match(each.strip()) for each in if_match.split(",")]
+    return [each[2] if each else "" for each in found]
+
+
+def operator_cause(
+    principal: Operator, control: Control, request: Request, reason: Reason = "", if_match: IfMatch = None
+) -> Cause:
+    """Of what operators do to one pipeline: with `If-Match` only if its document is as they know it."""
+    expected = versions(if_match)
+    if expected is not None:
+        control.check_version(request.path_params["name"], expected)
     return _cause(principal, reason)
 
 

@@ -10,6 +10,7 @@ from fastapi import FastAPI, Request
 
 from tidemill import __version__
 from tidemill.api import problems
+from tidemill.api.event_journal import EventJournal
 from tidemill.api.examples import add_examples
 from tidemill.api.guard import MAX_BODY, OPEN, RequestGuard
 from tidemill.api.idempotency import Idempotency
@@ -41,12 +42,19 @@ viewer, operator or admin. Errors are `application/problem+json` with a stable `
 `fix` to try. A POST may carry an `Idempotency-Key`: repeated, it gets its first answer again."""
 
 _REFUSALS = {
-    "400": "The request is malformed.", "401": "There is no valid token.", "403": "The token's role does not allow it.",
-    "404": "There is no such pipeline.", "409": "Its state does not allow it.",
-    "412": "It was changed since it was read.", "413": "The body is too large.",
-    "422": "The request or the document is wrong.", "429": "There are too many requests.",
+    "400": "The request is malformed.",
+    "401": "There is no valid token.",
+    "403": "The token's role does not allow it.",
+    "404": "There is no such pipeline.",
+    "408": "The body did not arrive in time.",
+    "409": "Its state does not allow it.",
+    "412": "It was changed since it was read.",
+    "413": "The body is too large.",
+    "422": "The request or the document is wrong.",
+    "429": "There are too many requests, or streams of events.",
+    "502": "The source or the destination does not answer, or refuses.",
     "503": "The server cannot do it now.",
-}  # fmt: skip
+}
 
 _ROUTES = (
     system, pipelines, recovery, events, schemas, doctor, checkpoints, dead_letters, log, snapshots, verify, replay,
@@ -66,6 +74,7 @@ def create_app(
         app.include_router(module.router)
     problems.install(app)
     app.state.control, app.state.streams = control, Counter()
+    app.state.journal = EventJournal(control)
 
     async def still_valid(request: Request) -> bool:
         if tokens is None:
@@ -107,7 +116,8 @@ def _describe_api(schema: dict[str, Any]) -> dict[str, Any]:
         for code, about in _REFUSALS.items()
     }
     key = {"name": "Idempotency-Key", "in": "header", "schema": {"type": "string", "maxLength": 200},
-           "description": "Names this request: repeated, it gets its first answer again."}  # fmt: skip
+           "description": "Names this request: repeated, it gets its first answer again.",
+           "example": "7d1f0c2a"}  # fmt: skip
     parts["parameters"] = {"IdempotencyKey": key}
     for path, methods in schema["paths"].items():
         for method, operation in methods.items():

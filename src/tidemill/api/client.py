@@ -54,10 +54,12 @@ class RemotePipeline:
 
 @dataclass(frozen=True, slots=True)
 class ServerEvent:
-    """`kind` is status, batch, error or dropped."""
+    """`kind` is status, batch, error or dropped; of captured events change. `id` is empty where a stream cannot go on
+    after this event."""
 
     kind: str
     data: Mapping[str, Any]
+    id: str = ""
 
 
 def tls_of_environment(environment: Mapping[str, str]) -> ssl.SSLContext | None:
@@ -193,17 +195,35 @@ class ServerClient:
         run: dict[str, Any] = self.request("POST", f"{_of(name)}/runs", query=[("reason", reason)], headers=headers)
         return run
 
-    def events(self, name: str | None = None) -> Iterator[ServerEvent]:
-        """As they happen, until the server ends the stream or nothing, not even a sign of life, came for a minute."""
-        connection, response = self._send("GET", f"{_of(name)}/events" if name else "/events", timeout=60.0)
-        kind = ""
+    def events(self, name: str | None = None, *, after: str | None = None) -> Iterator[ServerEvent]:
+        """As they happen, until the server ends the stream or nothing, not even a sign of life, came for a minute.
+        `after` is the id of the last event that you had: the stream goes on with what came after it. An event `dropped`
+        comes first where the server does not know that any more."""
+        return self._stream(f"{_of(name)}/events" if name else "/events", after)
+
+    def changes(
+        self, name: str, *, table: str | None = None, op: str | None = None, after: str | None = None
+    ) -> Iterator[ServerEvent]:
+        """What is captured from now on, each event's JSON in `data`; `table` is a pattern, `op` as insert or delete.
+        `after` as for `events`; the ids are offsets of the log."""
+        query = urlencode([(key, value) for key, value in (("table", table), ("op", op)) if value])
+        return self._stream(f"{_of(name)}/log/stream" + (f"?{query}" if query else ""), after)
+
+    def _stream(self, path: str, after: str | None) -> Iterator[ServerEvent]:
+        headers = {"Last-Event-ID": after} if after else None
+        connection, response = self._send("GET", path, headers=headers, timeout=60.0)
+        kind = number = ""
         try:
             while line := response.readline():
                 field, _, value = line.decode().rstrip("\n").partition(": ")
-                if field == "event":
-                    kind = value
-                elif field == "data":
-                    yield ServerEvent(kind, orjson.loads(value))
+                match field:
+                    case "id":
+                        number = value
+                    case "event":
+                        kind = value
+                    case "data":
+                        yield ServerEvent(kind, orjson.loads(value), number)
+                        number = ""
         except (OSError, http.client.HTTPException) as error:
             raise self._lost_error(error) from error
         finally:

@@ -55,7 +55,7 @@ _SENSED = {
     "table": "public.orders", "version": 2, "fingerprint": "9f86d081884c7d65", "schema_sequence": 1, "events": 1200,
     "sampled": 1200, "last_position": "0/16B3748",
 }  # fmt: skip
-_EVENT = 'event: status\ndata: {"name": "orders", "state": "running"}\n\n'
+_EVENT = 'id: 9f86d081-41\nevent: status\ndata: {"name": "orders", "state": "running"}\n\n'
 # Of answers that have no shape of ours.
 _BY_PATH: dict[str, Any] = {
     "/healthz": "ok",
@@ -84,6 +84,7 @@ _BY_PATH: dict[str, Any] = {
             "values": ["2000.00"],
         }],
     }],
+    "/pipelines/{name}/log/stream": 'id: 41\nevent: change\ndata: {"table": "orders", "op": "insert"}\n\n',
     "/events": _EVENT, "/status/stream": _EVENT, "/pipelines/{name}/events": _EVENT,
 }  # fmt: skip
 _YAML = 'metadata: {name: orders}\nspec:\n  source: {type: postgres, config: {id: shop, dsn: "${SHOP_DSN}"}}\n'

@@ -7,7 +7,10 @@ from urllib.parse import quote
 
 from fastapi import Query, Request, Response
 
-Before = Annotated[int | None, Query(ge=1, le=2**63 - 1, description="Only those whose numbers are below this one.")]
+Before = Annotated[
+    int | None,
+    Query(ge=1, le=2**63 - 1, description="Only those whose numbers are below this one.", examples=[41]),
+]
 
 
 def link_next(request: Request, response: Response, **place: object) -> None:

@@ -1,8 +1,9 @@
-"""`tidemill log ls|cat|stats`: look inside the change log. Reads only; safe while the pipeline runs."""
+"""`tidemill log ls|cat|tail|stats`: look inside the change log. Reads only; safe while the pipeline runs."""
 
 from __future__ import annotations
 
 import sys
+import time
 from dataclasses import asdict, astuple
 from datetime import UTC, datetime
 from typing import Annotated
@@ -19,6 +20,7 @@ Target = Annotated[
         help="A pipeline file, or a log's directory or URI.", show_default=False, callback=target.check_place
     ),
 ]
+_FOLLOWED, _LOOK_SECONDS = 1000, 0.5
 First = Annotated[int, typer.Option("--from", min=0, help="First offset to show.")]
 
 
@@ -55,21 +57,62 @@ def ls(
     )
 
 
+OnlyTable = Annotated[str | None, typer.Option("--table", help="Only this table; * and ? match, as in public.*")]
+OnlyOp = Annotated[
+    str | None, typer.Option("--op", help="Only insert, update, delete, read, truncate, ddl or message.")
+]
+
+
 @app.command()
 def cat(
     log: Target,
     first: First = 0,
     last: Annotated[int | None, typer.Option("--to", help="Stop before this offset.", show_default=False)] = None,
-    table: Annotated[str | None, typer.Option(help="Only this table; * and ? match, as in public.*")] = None,
+    table: OnlyTable = None,
+    op: OnlyOp = None,
     limit: Annotated[int, typer.Option(min=1, help="How many events to print.")] = 20,
     pipeline: target.Which = None,
     as_json: terminal.AsJson = False,
 ) -> None:
     """Print events, one JSON document a line, in order. --json changes nothing."""
-    from tidemill.service.change_log.view import print_events
+    from tidemill.service.change_log.captured_events import EventFilter, print_events
 
-    for line in print_events(*target.log_of(log, pipeline), first, last, table, limit):
+    for line in print_events(*target.log_of(log, pipeline), first, last, EventFilter(table, op), limit):
         sys.stdout.write(line + "\n")
+
+
+@app.command()
+def tail(
+    log: Target,
+    table: OnlyTable = None,
+    op: OnlyOp = None,
+    since: Annotated[
+        str | None, typer.Option(help="Only what was captured since then: 2026-01-31T12:00:00Z.", show_default=False)
+    ] = None,
+    limit: Annotated[int, typer.Option(min=0, help="How many events to print at first.")] = 20,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with those that come.")] = False,
+    pipeline: target.Which = None,
+    as_json: terminal.AsJson = False,
+) -> None:
+    """Print the last events, one JSON document a line, in order. --json changes nothing."""
+    from tidemill.service.change_log.captured_events import EventFilter, EventTail, events_since, recent_events
+
+    (uri, source), wanted = target.log_of(log, pipeline), EventFilter(table, op)
+    begin = events_since(uri, since, "--since") if since else 0
+    coming = EventTail(uri, source, wanted)
+    for offset, line in recent_events(uri, source, wanted, limit):
+        if begin <= offset:
+            sys.stdout.write(line + "\n")
+            coming.offset = max(coming.offset, offset + 1)
+    while follow:
+        new = coming.read(_FOLLOWED)
+        if new.lost:
+            terminal.progress(f"{new.lost:,} events were delivered and trimmed before they could be shown.")
+        for _, line in new.lines:
+            sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+        if not new.lines:
+            time.sleep(_LOOK_SECONDS)
 
 
 @app.command()

@@ -16,6 +16,7 @@ router = APIRouter(tags=["checkpoints"])
 
 @router.get("/pipelines/{name}/checkpoints", summary="How far it has come")
 def get_checkpoints(_: Viewer, control: Control, name: Name) -> CheckpointsShape:
+    """Of the pipeline, and of each sink with a position of its own."""
     pipeline = control.pipeline(name)
     return CheckpointsShape(
         pipeline=name,

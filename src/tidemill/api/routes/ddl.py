@@ -26,7 +26,7 @@ def list_changes(
     name: Name,
     request: Request,
     response: Response,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    limit: Annotated[int, Query(ge=1, le=1000, description="How many at most.")] = 100,
     before: Before = None,
 ) -> list[SchemaChangeShape]:
     """Newest first. If there are more, the header `Link` has the address of the next page."""

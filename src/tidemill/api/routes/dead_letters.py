@@ -23,10 +23,13 @@ def list_dead_letters(
     name: Name,
     request: Request,
     response: Response,
-    sink: Annotated[str | None, Query(max_length=200)] = None,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    sink: Annotated[
+        str | None, Query(max_length=200, description="Only those of this sink.", examples=["lake"])
+    ] = None,
+    limit: Annotated[int, Query(ge=1, le=1000, description="How many at most.")] = 100,
     after: Annotated[
-        str | None, Query(pattern=r"^[0-9]{1,18}:[0-9]{1,18}$", description="Those after this offset and id.")
+        str | None,
+        Query(pattern=r"^[0-9]{1,18}:[0-9]{1,18}$", description="Those after this offset and id.", examples=["1200:1"]),
     ] = None,
 ) -> DeadLettersShape:
     """By offset, the oldest event first, without their values. If there are more, the header `Link` has the address of
@@ -42,7 +45,10 @@ def list_dead_letters(
 
 @router.get("/pipelines/{name}/dead-letters/{number}", summary="One dead letter with its event")
 def show_dead_letter(
-    _: Operator, control: Control, name: Name, number: Annotated[int, Path(ge=1, le=2**63 - 1)]
+    _: Operator,
+    control: Control,
+    name: Name,
+    number: Annotated[int, Path(ge=1, le=2**63 - 1, description="Its id in the list.", examples=[1])],
 ) -> DeadLetterShape:
     """The event's values are in it."""
     record, event = dead_letters.read_record(control.pipeline(name), number)

@@ -3,150 +3,117 @@
     event: status    the new status, whenever it changes; the present one first
     event: batch     a batch that every sink of its group has, after its checkpoint
     event: error     what makes a pipeline fail, or go on without a sink
-    event: dropped   how many events this client was too slow for
+    event: dropped   how many events this client was too slow for; null after a cut, if nobody knows
 
-A stream ends with the server, and within seconds of its token's revocation.
+Each but the last has an `id`. A client that was cut off sends the last one as `Last-Event-ID`, as an EventSource of a
+browser does by itself, and gets what it missed instead of the present status. Where that is not kept any more, or
+another server answers, `dropped` says so, and it begins anew. A stream ends with the server, and within seconds of its
+token's revocation.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator
 from dataclasses import asdict
 from typing import Any
 
-import anyio.to_thread
 import orjson
 from fastapi import APIRouter, Request
-from fastapi.responses import StreamingResponse
 
-from tidemill.api import problems
+from tidemill.api import sse
 from tidemill.api.access import Control, Name, Viewer
-from tidemill.errors import TidemillError, to_data
-from tidemill.service.run.status import PipelineStatus
+from tidemill.api.event_journal import EventJournal, JournalEvent
+from tidemill.api.sse import LastEventId
 from tidemill.service.server.control import ControlPlane
 from tidemill.service.server.scope import Scope
 
 router = APIRouter(tags=["events"])
 
-MAX_STREAMS, MAX_STREAMS_OF_ONE = 64, 32
-"""Of all callers, and of one token."""
 _QUEUED = 1000
-_LOOK_SECONDS = 1.0
-CHECK_SECONDS = 10.0
-"""How often the token of an open stream is looked at."""
-_SSE: dict[int | str, dict[str, Any]] = {
-    200: {"description": "Server-sent events.", "content": {"text/event-stream": {"schema": {"type": "string"}}}},
-    429: {"description": "Too many streams are open.", "content": {problems.MEDIA_TYPE: {}}},
-}
+LOOK_SECONDS = 1.0
 
 
-@router.get("/events", summary="What happens to all pipelines", responses=_SSE)
-async def stream_all(principal: Viewer, control: Control, request: Request) -> Any:
-    return _stream(control, request, Mailbox.for_all(control, principal.scope))
+@router.get("/events", summary="What happens to all pipelines", responses=sse.RESPONSES)
+async def stream_all(principal: Viewer, control: Control, request: Request, last_event_id: LastEventId = None) -> Any:
+    """The events `status`, `batch`, `error` and `dropped`, of the pipelines that the token is for."""
+    return _stream(control, request, Mailbox(principal.scope), last_event_id)
 
 
-@router.get("/status/stream", summary="How all pipelines do, whenever that changes", responses=_SSE)
-async def stream_status(principal: Viewer, control: Control, request: Request) -> Any:
+@router.get("/status/stream", summary="How all pipelines do, whenever that changes", responses=sse.RESPONSES)
+async def stream_status(
+    principal: Viewer, control: Control, request: Request, last_event_id: LastEventId = None
+) -> Any:
     """Only the events `status` and `dropped`."""
-    return _stream(control, request, Mailbox.for_all(control, principal.scope, only="status"))
+    return _stream(control, request, Mailbox(principal.scope, kind="status"), last_event_id)
 
 
-@router.get("/pipelines/{name}/events", summary="What happens to one pipeline", responses=_SSE)
-async def stream_one(principal: Viewer, control: Control, request: Request, name: Name) -> Any:
+@router.get("/pipelines/{name}/events", summary="What happens to one pipeline", responses=sse.RESPONSES)
+async def stream_one(
+    principal: Viewer, control: Control, request: Request, name: Name, last_event_id: LastEventId = None
+) -> Any:
+    """The events `status`, `batch`, `error` and `dropped` of this one."""
     control.view(name)
-    scope = principal.scope  # looked at again for each event: the name may be another tenant's by now
-    return _stream(control, request, Mailbox(lambda pipeline: pipeline == name and control.covers(scope, name)))
+    return _stream(control, request, Mailbox(principal.scope, name), last_event_id)
 
 
-def _stream(control: ControlPlane, request: Request, mailbox: Mailbox) -> Any:
-    open_streams: Counter[str] = request.app.state.streams
-    if open_streams.total() >= MAX_STREAMS or open_streams[request.state.principal.id] >= MAX_STREAMS_OF_ONE:
-        return problems.problem(
-            429, "too-many-streams", f"{MAX_STREAMS} streams of events are open, or {MAX_STREAMS_OF_ONE} of this token",
-            fix="Close some, or ask for status.", headers={"Retry-After": "10"},
-        )  # fmt: skip
-    return StreamingResponse(_lines(control, request, mailbox), media_type="text/event-stream")
+def _stream(control: ControlPlane, request: Request, mailbox: Mailbox, after: str | None) -> Any:
+    return sse.stream(request, _messages(control, request.app.state.journal, mailbox, after))
 
 
-async def _lines(control: ControlPlane, request: Request, mailbox: Mailbox) -> AsyncIterator[bytes]:
-    state, caller = request.app.state, request.state.principal.id
-    state.streams[caller] += 1
-    unsubscribe = mailbox.subscribe(control)
+async def _messages(
+    control: ControlPlane, journal: EventJournal, mailbox: Mailbox, after: str | None
+) -> AsyncGenerator[bytes | None]:
+    following = journal.follow(mailbox.post, after)
     try:
-        for view in control.views():
-            if mailbox.wants(view.name) and view.status is not None:
-                yield _event("status", asdict(view.status))
-        checked = asyncio.get_running_loop().time()
+        if following.missed is None:
+            if after is not None:
+                yield sse.message("dropped", b'{"events":null}')
+            for view in control.views():
+                if view.status is not None and mailbox.wants(view.name, view.tenant, "status"):
+                    data = orjson.dumps(asdict(view.status), default=str)
+                    yield sse.message("status", data, journal.id_of(following.last))
+        for missed in following.missed or ():
+            if mailbox.wants(missed.pipeline, missed.tenant, missed.kind):
+                yield sse.message(missed.kind, missed.data, journal.id_of(missed.number))
         while not control.stopping:
+            if mailbox.dropped:
+                dropped, mailbox.dropped = mailbox.dropped, 0
+                yield sse.message("dropped", b'{"events":%d}' % dropped)
             found = await mailbox.next()
-            if found is not None:
-                yield found
-            now = asyncio.get_running_loop().time()
-            if now - checked >= CHECK_SECONDS:  # by the clock: a busy stream ends too
-                if not await state.still_valid(request):
-                    return
-                checked = now
-                yield b": still here\n\n"
+            yield sse.message(found.kind, found.data, journal.id_of(found.number)) if found is not None else None
     finally:
-        state.streams[caller] -= 1
-        state.streams += Counter()  # who has none any more is forgotten
-        with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(unsubscribe)
+        following.end()
 
 
 class Mailbox:
-    """Between the subscriber's thread and the event loop. A slow client loses the oldest, and is told how many."""
+    """Between the journal's thread and the event loop. A slow client loses the oldest, and is told how many."""
 
-    def __init__(self, wants: Callable[[str], bool], only: str | None = None) -> None:
-        """`wants`: events of which pipelines; `only` of which kind. Made in the event loop."""
-        self.wants, self._only = wants, only
+    def __init__(self, scope: Scope, pipeline: str | None = None, kind: str | None = None) -> None:
+        """What the scope covers; of one pipeline, of one kind of event. Made in the event loop."""
+        self._scope, self._pipeline, self._kind = scope, pipeline, kind
         self._loop = asyncio.get_running_loop()
-        self._queue: asyncio.Queue[bytes] = asyncio.Queue(_QUEUED)
-        self._dropped = 0
+        self._queue: asyncio.Queue[JournalEvent] = asyncio.Queue(_QUEUED)
+        self.dropped = 0
 
-    @classmethod
-    def for_all(cls, control: ControlPlane, scope: Scope, only: str | None = None) -> Mailbox:
-        """Of every pipeline that the scope covers when something happens to it."""
-        return cls(lambda pipeline: control.covers(scope, pipeline), only)
+    def wants(self, pipeline: str, tenant: str | None, kind: str) -> bool:
+        """Asked with whose the pipeline was when it happened: a name may become another tenant's."""
+        wanted = self._kind in (None, kind) and self._pipeline in (None, pipeline)
+        return wanted and self._scope.covers(pipeline, tenant)
 
-    def subscribe(self, control: ControlPlane) -> Callable[[], None]:
-        def status(new: PipelineStatus) -> None:
-            self._post(new.name, "status", asdict(new))
-
-        def batch(pipeline: str, report: Any) -> None:
-            self._post(pipeline, "batch", {
-                "pipeline": pipeline, "start": report.start, "end": report.end, "position": str(report.position),
-                "seconds": report.seconds, "group": report.group,
-                "sinks": {each.sink: each.events for each in report.receipts},
-            })  # fmt: skip
-
-        def error(pipeline: str, raised: TidemillError) -> None:
-            self._post(pipeline, "error", {"pipeline": pipeline, **to_data(raised)})
-
-        return control.runtime.subscribe(on_status=status, on_batch=batch, on_error=error)
-
-    async def next(self) -> bytes | None:
+    async def next(self) -> JournalEvent | None:
         """None if nothing happened for a while."""
-        if self._dropped:
-            dropped, self._dropped = self._dropped, 0
-            return _event("dropped", {"events": dropped})
         try:
-            return await asyncio.wait_for(self._queue.get(), _LOOK_SECONDS)
+            return await asyncio.wait_for(self._queue.get(), LOOK_SECONDS)
         except TimeoutError:
             return None
 
-    def _post(self, pipeline: str, kind: str, data: dict[str, Any]) -> None:
-        if self._only in (None, kind) and self.wants(pipeline):
-            self._loop.call_soon_threadsafe(self._put, _event(kind, data))
+    def post(self, event: JournalEvent) -> None:
+        if self.wants(event.pipeline, event.tenant, event.kind):
+            self._loop.call_soon_threadsafe(self._put, event)
 
-    def _put(self, event: bytes) -> None:
+    def _put(self, event: JournalEvent) -> None:
         if self._queue.full():
             self._queue.get_nowait()
-            self._dropped += 1
+            self.dropped += 1
         self._queue.put_nowait(event)
-
-
-def _event(kind: str, data: dict[str, Any]) -> bytes:
-    return f"event: {kind}\ndata: {orjson.dumps(data, default=str).decode()}\n\n".encode()

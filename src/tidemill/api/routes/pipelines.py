@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 
-from tidemill.api.access import Admin, ByAdmin, ByOperator, Control, Name, Operator, Viewer
+from tidemill.api.access import Admin, ByAdmin, ByOperator, Control, IfMatch, Name, Operator, Viewer, versions
 from tidemill.api.pages import link_next
 from tidemill.api.shapes import PipelineShape, StatusShape, TransitionShape, ValidShape
 from tidemill.config import DocumentError
@@ -47,11 +46,6 @@ _PATCH_BODY: dict[str, Any] = {
         },
     }
 }
-_ETAG = re.compile(r'^(W/)?"([^"]*)"$')
-
-IfMatch = Annotated[
-    str | None, Header(max_length=2000, description="Change it only if it has this version: the ETag of a GET.")
-]
 
 
 @router.get("/pipelines", summary="All pipelines")
@@ -64,7 +58,12 @@ def list_pipelines(
         str | None, Query(max_length=20, description="Only those in this state.", examples=["failed"])
     ] = None,
     label: Annotated[
-        list[str] | None, Query(max_length=20, description="Only those with this label: team=shop. May be repeated.")
+        list[str] | None,
+        Query(
+            max_length=20,
+            description="Only those with this label: team=shop. May be repeated.",
+            examples=[["team=shop"]],
+        ),
     ] = None,
     limit: Annotated[int, Query(ge=1, le=1000, description="How many at most.")] = 100,
     after: Annotated[str, Query(max_length=100, description="Those whose names follow this one.")] = "",
@@ -111,7 +110,7 @@ def patch_pipeline(
     """A JSON merge patch (RFC 7396): null removes a key, a list replaces a list. The result is checked, and the
     pipeline restarted. If it cannot start, the document from before is put back and started, and the answer is 409."""
     patch = read_posted(_text(request), json=True)
-    changed = control.patch(name, patch, cause, expect=_versions(if_match), scope=principal.scope)
+    changed = control.patch(name, patch, cause, expect=versions(if_match), scope=principal.scope)
     return _shape(changed, response)
 
 
@@ -121,14 +120,14 @@ def put_pipeline(
     if_match: IfMatch = None,
 ) -> PipelineShape:  # fmt: skip
     """As PATCH, with the whole document. One that changes nothing restarts nothing."""
-    changed = control.replace(name, _document(request), cause, expect=_versions(if_match), scope=principal.scope)
+    changed = control.replace(name, _document(request), cause, expect=versions(if_match), scope=principal.scope)
     return _shape(changed, response)
 
 
 @router.delete("/pipelines/{name}", status_code=204, summary="Stop and forget a pipeline")
 def delete_pipeline(control: Control, cause: ByAdmin, name: Name, if_match: IfMatch = None) -> None:
     """Its state directory stays: created again under its name, it goes on where it was."""
-    control.delete(name, cause, expect=_versions(if_match))
+    control.delete(name, cause, expect=versions(if_match))
 
 
 # Each returns when it is done. What the pipeline's state does not allow is refused with 409 and what to do instead.
@@ -172,17 +171,22 @@ def drain_pipeline(
     response: Response,
     seconds: Annotated[float, Query(ge=0, le=3600, description="At most so long.")] = 30.0,
 ) -> PipelineShape:
+    """What is not delivered when the time is over is delivered after the next start."""
     return _shape(control.drain(name, cause, seconds=seconds), response)
 
 
 @router.get("/pipelines/{name}/status", summary="How it does: lag in bytes, events and seconds")
 def get_status(_: Viewer, control: Control, name: Name) -> StatusShape:
+    """Also of a pipeline that does not run: as it was seen last."""
     return StatusShape.of(control.view(name))
 
 
 @router.get("/pipelines/{name}/transitions", summary="Its changes of state: who, when, why")
 def list_transitions(
-    _: Viewer, control: Control, name: Name, limit: Annotated[int, Query(ge=1, le=1000)] = 20
+    _: Viewer,
+    control: Control,
+    name: Name,
+    limit: Annotated[int, Query(ge=1, le=1000, description="How many at most.")] = 20,
 ) -> list[TransitionShape]:
     """Newest first."""
     return [TransitionShape.of(each) for each in transitions_of(control.pipeline(name), limit)]
@@ -193,7 +197,9 @@ def validate_document(
     principal: Operator,
     control: Control,
     request: Request,
-    instead_of: Annotated[str | None, Query(max_length=100, description="The pipeline that it would replace.")] = None,
+    instead_of: Annotated[
+        str | None, Query(max_length=100, description="The pipeline that it would replace.", examples=["orders"])
+    ] = None,
 ) -> ValidShape:
     """What it resolves to, defaults included, secrets and the values of variables masked. Changes nothing and connects
     to nothing."""
@@ -228,15 +234,6 @@ def _text(request: Request) -> str:
         return body.decode()
     except UnicodeDecodeError as error:
         raise ConfigError("the body is not UTF-8", fix=f"Byte {error.start} is wrong.") from error
-
-
-def _versions(if_match: str | None) -> Sequence[str] | None:
-    if if_match is None:
-        return None
-    if if_match.strip() == "*":
-        return None  # any version will do; in quotes it is one
-    found = [_ETAG.match(each.strip()) for each in if_match.split(",")]
-    return [each[2] if each else "" for each in found]
 
 
 def _label(text: str) -> tuple[str, str]:

@@ -42,7 +42,10 @@ class RunShape(WireShape):
 
 @router.get("/pipelines/{name}/runs", summary="Its runs, if it has a schedule")
 def list_runs(
-    _: Viewer, control: Control, name: Name, limit: Annotated[int, Query(ge=1, le=200)] = 20
+    _: Viewer,
+    control: Control,
+    name: Name,
+    limit: Annotated[int, Query(ge=1, le=200, description="How many at most.")] = 20,
 ) -> list[RunShape]:
     """Newest first; those that wait in the queue too."""
     return [RunShape.of(each) for each in control.runs(name, limit)]

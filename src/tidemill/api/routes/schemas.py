@@ -20,7 +20,7 @@ def get_schemas(
     control: Control,
     name: Name,
     table: Annotated[
-        str | None, Query(max_length=500, description="All versions of this table: public.orders.")
+        str | None, Query(max_length=500, description="All versions of this table.", examples=["public.orders"])
     ] = None,
 ) -> list[TableVersion]:
     """The newest version of each; with `table` every version of one, oldest first."""

@@ -12,12 +12,13 @@ from tidemill.service.schema.drift_values import example_values
 
 router = APIRouter(tags=["sensing"])
 
-Table = Annotated[str, Path(max_length=500, description="As the list has it: public.orders.")]
+Table = Annotated[str, Path(max_length=500, description="As the list has it.", examples=["public.orders"])]
 Below = Annotated[bool, Query(description="Also those under their threshold.")]
 
 
 @router.get("/pipelines/{name}/sensing/schemas", summary="The tables whose events were looked at")
 def list_inferred(_: Viewer, control: Control, name: Name) -> list[dict[str, Any]]:
+    """How many events of each were seen and looked at; without columns and values."""
     return [each.summary() for each in sensing.inferred_schemas(control.pipeline(name))]
 
 
@@ -29,11 +30,13 @@ def show_inferred(_: Operator, control: Control, name: Name, table: Table) -> di
 
 @router.get("/pipelines/{name}/sensing/schemas/{table}/json-schema", summary="Its rows as JSON Schema 2020-12")
 def show_json_schema(_: Operator, control: Control, name: Name, table: Table) -> dict[str, Any]:
+    """As its events are, not as the source declares them."""
     return sensing.export_json_schema(control.pipeline(name), table)
 
 
 @router.get("/pipelines/{name}/sensing/stats", summary="How much was looked at")
 def show_statistics(_: Viewer, control: Control, name: Name) -> dict[str, Any]:
+    """Of all tables and of each: events seen, events sampled, structures kept."""
     return sensing.statistics(control.pipeline(name))
 
 

@@ -74,6 +74,7 @@ def pause_snapshot(control: Control, cause: ByOperator, name: Name) -> SnapshotS
 
 @router.post("/pipelines/{name}/snapshots/resume", summary="Go on where the snapshot was paused")
 def resume_snapshot(control: Control, cause: ByOperator, name: Name) -> SnapshotShape:
+    """Chunks that were read already are not read again."""
     return _change(control.pipeline(name), control, cause, "resume snapshot", snapshot_requests.resume)
 
 

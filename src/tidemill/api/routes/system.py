@@ -44,11 +44,13 @@ async def readyz(request: Request, control: Control) -> Response:
 
 @router.get("/version", summary="What runs here?")
 def show_version(_: Viewer) -> VersionShape:
+    """Of Tidemill, Python and Spark."""
     return VersionShape(version=__version__, python=platform.python_version(), spark=version("pyspark"))
 
 
 @router.get("/log-level", summary="How much the server logs")
 def show_log_level(_: Viewer) -> LogLevelShape:
+    """What is below it is not logged."""
     return LogLevelShape.model_validate({"level": events.level()})
 
 
@@ -62,7 +64,8 @@ def set_log_level(control: Control, cause: ByServerAdmin, to: LogLevelShape) -> 
 
 @router.get("/components", summary="Which sources, sinks, formats and stores are there?")
 def list_components(
-    _: Viewer, family: Annotated[str | None, Query(max_length=50, description="Only this family: sinks.")] = None
+    _: Viewer,
+    family: Annotated[str | None, Query(max_length=50, description="Only this family.", examples=["sinks"])] = None,
 ) -> list[ComponentShape]:
     """Each with the JSON Schema of its `config:`."""
     return [_component(each) for each in components.list_components(family)]
@@ -71,9 +74,12 @@ def list_components(
 @router.get("/components/{family}/{component}", summary="One component and its JSON Schema")
 def show_component(
     _: Viewer,
-    family: Annotated[str, Path(max_length=50, examples=["sinks"])],
-    component: Annotated[str, Path(max_length=100, examples=["files"])],
+    family: Annotated[
+        str, Path(max_length=50, description="sources, processors, formats, sinks or checkpoints.", examples=["sinks"])
+    ],
+    component: Annotated[str, Path(max_length=100, description="Its `type` in documents.", examples=["files"])],
 ) -> ComponentShape:
+    """What it is for, what it can do, and what its `config:` may have."""
     return _component(components.describe(family, component))
 
 
@@ -83,7 +89,7 @@ def audit(
     control: Control,
     request: Request,
     response: Response,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    limit: Annotated[int, Query(ge=1, le=1000, description="How many at most.")] = 100,
     before: Before = None,
 ) -> list[AuditShape]:
     """Newest first. If there are more, the header `Link` has the address of the next page. A token for a tenant or a

@@ -9,7 +9,11 @@ import heapq
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from tidemill.formats.json import JsonFormat
+from tidemill.model.block import Block, Op
 
 if TYPE_CHECKING:
     from tidemill.log.entry import BlockRef
@@ -25,8 +29,10 @@ def events(
     last: Offset | None = None,
     wanted: Callable[[str], bool] = lambda table: True,
     source: str = "log",
+    only: Op | None = None,
 ) -> Iterator[tuple[Offset, str]]:
-    """(offset, JSON document). Reads append by append, so stopping early costs only what was read."""
+    """(offset, JSON document), of `wanted` tables, of one op if one is given. Reads append by append, so stopping early
+    costs only what was read."""
     first = max(first, reader.head())
     last = reader.tail().offset if last is None else min(last, reader.tail().offset)
     for entry in reader.entries(first):
@@ -34,7 +40,7 @@ def events(
             return
         start, end = max(first, entry.base), min(last, entry.base + entry.rows)
         refs = [ref for ref in reader.refs(start, end) if wanted(ref.table)]
-        yield from _merge(refs, lambda ref: _block(reader, ref, source))
+        yield from _merge(refs, lambda ref: _block(reader, ref, source, only))
 
 
 def _merge(
@@ -58,11 +64,15 @@ def _merge(
             break
 
 
-def _block(reader: LogReader, ref: BlockRef, source: str) -> Iterator[tuple[Offset, str]]:
+def _block(reader: LogReader, ref: BlockRef, source: str, only: Op | None) -> Iterator[tuple[Offset, str]]:
     block = reader.read(ref)
+    if only is not None:
+        block = Block(
+            block.table, block.batch.filter(pc.equal(block.batch.column(1), pa.scalar(only.value, pa.uint8())))
+        )
     encode = JsonFormat(envelope="native").encode
     for at in range(0, block.rows, _WINDOW):
-        window = type(block)(block.table, block.batch.slice(at, _WINDOW))
+        window = Block(block.table, block.batch.slice(at, _WINDOW))
         lines = encode(window, source).to_pylist()
         offsets = window.batch.column(0).to_pylist()
         yield from zip(offsets, (line.decode() for line in lines), strict=True)

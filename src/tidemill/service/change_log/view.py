@@ -1,9 +1,8 @@
-"""What is inside a change log, for people: appends, events, counts. Reads only; safe while the pipeline runs."""
+"""What is inside a change log, for people: appends and counts. Reads only; safe while the pipeline runs."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
@@ -12,8 +11,6 @@ from tidemill.log.entry import Entry
 from tidemill.log.reader import LogReader
 from tidemill.log.store import masked_uri
 from tidemill.model.position import Offset
-from tidemill.model.tablenames import matches_name
-from tidemill.service.change_log.event_lines import events
 from tidemill.service.maintenance.moves import read_delivered
 from tidemill.service.position.positions import sink_positions
 
@@ -73,22 +70,6 @@ class LogStats:
 
 def list_appends(uri: str, first: Offset, limit: int) -> list[AppendView]:
     return [_append(entry) for entry in islice(LogReader(uri).entries(first), limit)]
-
-
-def print_events(
-    uri: str, source: str, first: Offset, last: Offset | None, table: str | None, limit: int
-) -> Iterator[str]:
-    """JSON documents, in order; `table` is a pattern with `*` and `?`."""
-
-    def wanted(name: str) -> bool:
-        return table is None or matches_name(name, table)
-
-    return (line for _, line in islice(events(LogReader(uri), first, last, wanted, source), limit))
-
-
-def recent_events(uri: str, source: str, table: str | None, limit: int) -> Iterator[str]:
-    """Those among the last `limit` events of the log whose table matches."""
-    return print_events(uri, source, max(0, LogReader(uri).tail().offset - limit), None, table, limit)
 
 
 def count(uri: str, pipeline: Pipeline | None) -> LogStats:

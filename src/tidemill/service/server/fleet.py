@@ -79,10 +79,21 @@ class Fleet:
         found = self._managed.get(name)
         return found is not None and scope.covers(name, found.tenant)
 
+    def tenant(self, name: str) -> str | None:
+        """Whose it is; None also if there is no such pipeline."""
+        found = self._managed.get(name)
+        return found.tenant if found is not None else None
+
     def check_scope(self, scope: Scope, name: str) -> None:
         """`UnknownPipeline`, as for one that is not there, if it is somebody else's."""
         if not self.covers(scope, name):
             raise _unknown(name)
+
+    def check_version(self, name: str, expected: Sequence[str]) -> None:
+        """`ChangedMeanwhile` if its document has none of these versions."""
+        found = self._find(name)
+        if found.version not in expected:
+            raise m.change_conflict(found)
 
     def pipeline(self, name: str) -> Pipeline:
         """To look into its log, checkpoints and dead letters. Its problem, if the document cannot be used."""
