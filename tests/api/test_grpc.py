@@ -26,10 +26,10 @@ from tidemill.api import rpc
 from tidemill.api.proto import PACKAGE, SERVICES, service
 from tidemill.api.proto import flows_pb2 as flows
 from tidemill.api.proto import operations_pb2 as operations
+from tidemill.api.rpc.ddl import DDLService
 from tidemill.api.rpc.flows import CheckpointsService, FlowsService
 from tidemill.api.rpc.operations import ControlService, HealthService, MetricsService, StatusService
 from tidemill.api.rpc.runs import RunsService
-from tidemill.api.rpc.schema_changes import SchemaChangesService
 from tidemill.api.rpc.server import GrpcSettings, serve_grpc
 from tidemill.api.rpc.streams import StreamsService
 from tidemill.api.rpc.wiring import ERROR_METADATA
@@ -43,8 +43,8 @@ SECONDS = 60
 CHANGES = {
     "Control": Role.OPERATOR, "Flows.Create": Role.ADMIN, "Flows.Update": Role.ADMIN, "Flows.Delete": Role.ADMIN,
     "Control.ReloadConfig": Role.ADMIN, "Flows.Start": Role.OPERATOR, "Flows.Restart": Role.OPERATOR,
-    "SchemaChanges.Plan": Role.OPERATOR, "SchemaChanges.Approve": Role.OPERATOR,
-    "SchemaChanges.Reject": Role.OPERATOR, "SchemaChanges.Apply": Role.OPERATOR,
+    "DDL.Plan": Role.OPERATOR, "DDL.Approve": Role.OPERATOR,
+    "DDL.Reject": Role.OPERATOR, "DDL.Apply": Role.OPERATOR,
     "Checkpoints.Set": Role.OPERATOR, "Streams": Role.OPERATOR, "Runs.RunNow": Role.OPERATOR,
 }  # fmt: skip
 
@@ -194,7 +194,7 @@ def test_a_token_is_asked_for_everywhere_and_its_role_counts(server: Harness, ch
 
 
 def test_the_roles_in_the_code_are_those_of_this_page() -> None:
-    kinds = (HealthService, ControlService, StatusService, MetricsService, FlowsService, SchemaChangesService,
+    kinds = (HealthService, ControlService, StatusService, MetricsService, FlowsService, DDLService,
              CheckpointsService, StreamsService, RunsService)  # fmt: skip
     for name, kind in zip(SERVICES, kinds, strict=True):
         for method in service(name).methods:
@@ -330,18 +330,22 @@ def test_a_checkpoint_is_shown_and_moves_only_while_its_pipeline_stands(admin: R
 
 def test_schema_changes_are_listed_decided_once_and_on_record(server: Harness, admin: Rpc) -> None:
     create(admin, "orders", ddl={"approvers_note": "required"})
-    assert admin.call("SchemaChanges.List").changes == []
+    assert admin.call("DDL.List").changes == []
     seen(server, "a", "b")
-    listed = admin.call("SchemaChanges.List").changes
+    listed = admin.call("DDL.List").changes
     assert [(each.number, each.table, each.status) for each in listed] == [(2, "b", "pending"), (1, "a", "pending")]
+    page = admin.call("DDL.List", flows.ListChangesRequest(limit=1))
+    assert ([each.number for each in page.changes], page.next_before) == ([2], 2)
+    page = admin.call("DDL.List", flows.ListChangesRequest(limit=1, before=2))
+    assert ([each.number for each in page.changes], page.next_before) == ([1], 0)
     ref = flows.ChangeRef(number=1)
-    assert admin.call("SchemaChanges.Get", ref).sinks[0].statements == ["ALTER TABLE t ADD n"]
-    assert admin.call("SchemaChanges.Plan").changes == []
-    assert admin.refusal("SchemaChanges.Approve", ref)[1]["what"].startswith("a decision")
+    assert admin.call("DDL.Get", ref).sinks[0].statements == ["ALTER TABLE t ADD n"]
+    assert admin.call("DDL.Plan").changes == []
+    assert admin.refusal("DDL.Approve", ref)[1]["what"].startswith("a decision")
     ref.reason = "fine"
-    assert admin.call("SchemaChanges.Approve", ref).status == "approved"
-    assert admin.refusal("SchemaChanges.Reject", ref)[0] is grpc.StatusCode.FAILED_PRECONDITION
-    assert admin.call("SchemaChanges.Reject", flows.ChangeRef(number=2, reason="no")).status == "rejected"
+    assert admin.call("DDL.Approve", ref).status == "approved"
+    assert admin.refusal("DDL.Reject", ref)[0] is grpc.StatusCode.FAILED_PRECONDITION
+    assert admin.call("DDL.Reject", flows.ChangeRef(number=2, reason="no")).status == "rejected"
     assert "approve schema change" in {each.action for each in server.store.audit_trail(10)}
 
 

@@ -258,15 +258,6 @@ class VersionShape(WireShape):
     spark: str
 
 
-class ComponentShape(WireShape):
-    family: str = Field(examples=["sinks"])
-    name: str = Field(examples=["kafka"])
-    about: str
-    formats: list[str]
-    installed: bool = Field(description="Whether what it needs can be imported.")
-    json_schema: dict[str, Any] | None = Field(description="Of its `config:`.")
-
-
 class ValidShape(WireShape):
     """What a document resolves to."""
 

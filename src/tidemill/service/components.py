@@ -17,7 +17,8 @@ FAMILIES = ("sources", "processors", "formats", "sinks", "checkpoints")
 
 @dataclass(frozen=True, slots=True)
 class ComponentInfo:
-    """`formats` are the wire formats that a sink takes; `schema` is that of its `config:`, None for one without."""
+    """`formats` are the wire formats that a sink takes, `capabilities` what else one can do; `schema` is that of its
+    `config:`, None for one without."""
 
     family: str
     name: str
@@ -25,6 +26,19 @@ class ComponentInfo:
     formats: tuple[str, ...]
     installed: bool
     schema: dict[str, Any] | None
+    capabilities: SinkCapabilities | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SinkCapabilities:
+    """As its type can; as it is configured it may do less. `delivery` says what a replay does there, `schema_changes`
+    what it makes at the destination too, `one_lane` that all of a batch comes in order, `upsert` that it keeps the
+    current row of each key."""
+
+    delivery: str
+    schema_changes: tuple[str, ...]
+    one_lane: bool
+    upsert: bool
 
 
 def families() -> list[str]:
@@ -51,4 +65,12 @@ def describe(family: str, name: str) -> ComponentInfo:
     about = " ".join(((ours or kind).__doc__ or "").strip().partition("\n\n")[0].split())
     formats = tuple(sorted(kind.capabilities.formats)) if issubclass(kind, BaseSink) else ()
     config = kind.Config if issubclass(kind, Component) else None
-    return ComponentInfo(family, name, about, formats, True, config.model_json_schema() if config else None)
+    schema = config.model_json_schema() if config else None
+    can = _capabilities(kind) if issubclass(kind, BaseSink) else None
+    return ComponentInfo(family, name, about, formats, True, schema, can)
+
+
+def _capabilities(kind: type[BaseSink[Any]]) -> SinkCapabilities:
+    can = kind.capabilities
+    kinds = tuple(sorted(each.value for each in can.schema_changes))
+    return SinkCapabilities(kind.mechanism, kinds, can.single_lane, can.upsert)

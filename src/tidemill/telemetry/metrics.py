@@ -20,6 +20,7 @@ _STAGE = ("pipeline", "stage")
 
 # A tiny batch takes about 0.1 s, one that waits for a sink up to ten minutes before the stream starts anew.
 _BATCH_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0)
+_WORK_SECONDS = (0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 60.0)  # a lane's share of it may be next to nothing
 
 Kind = TypeVar("Kind", Counter, Gauge, Histogram)
 
@@ -52,8 +53,13 @@ class Metrics:
         self.delivery_seconds = self._histogram(
             "spark_delivery_seconds", _PIPELINE, "Time of a batch in Spark, until its last sink had it.", _BATCH_SECONDS
         )
-        self.encode_seconds = counter("encode_seconds", _SINK, "Time in which workers encoded events.")
-        self.write_seconds = counter("write_seconds", _SINK, "Time in which workers waited for the destination.")
+        self.encode_seconds = self._histogram(
+            "encode_seconds", _SINK, "Time in which workers encoded a batch's events, of all lanes.", _WORK_SECONDS
+        )
+        self.write_seconds = self._histogram(
+            "write_seconds", _SINK, "Time in which workers waited for the destination with a batch, of all lanes.",
+            _WORK_SECONDS,
+        )  # fmt: skip
         self.retries = counter("retries", _SINK, "Tries beyond the first: in a worker, or as a new job of its lanes.")
         self.dead_letters = counter("dead_letters", _SINK, "Events that the sink never takes, kept as dead letters.")
         self.dead_letters_dropped = counter(
@@ -67,7 +73,10 @@ class Metrics:
         self.processor_skipped = counter(
             "processor_skipped_events", _PROCESSOR, "Events that it failed on and that on_error: skip dropped."
         )
-        self.processor_seconds = counter("processor_seconds", _PROCESSOR, "Time in which workers ran the processor.")
+        self.processor_seconds = self._histogram(
+            "processor_seconds", _PROCESSOR, "Time in which workers ran the processor over a batch, of all lanes.",
+            _WORK_SECONDS,
+        )  # fmt: skip
         self.lag_events = gauge("lag_events", _SINK, "Events in the log that wait for the sink.")
         self.lag_seconds = gauge("lag_seconds", _PIPELINE, "Time since the commit of the oldest event that waits.")
         self.lag_bytes = gauge(
@@ -81,6 +90,9 @@ class Metrics:
         )
         self.pipeline_state = gauge(
             "pipeline_state", ("pipeline", "state"), "1 for the state that it is in: running, paused, failed and so on."
+        )
+        self.source_info = gauge(
+            "source_info", ("pipeline", "source", "type"), "1: which source the pipeline captures, to join by."
         )
         self.captured = counter("captured_events", _PIPELINE, "Events that capture has written to the log.")
         self.captured_bytes = counter("captured_bytes", _PIPELINE, "Bytes that capture has written to the log.")

@@ -49,8 +49,11 @@ def test_a_batch_counts_for_each_of_its_sinks_over_all_lanes(metrics: Metrics, m
     )
     for _ in range(2):
         meter.count_batch(BatchReport(0, 0, 7, Position("1"), 2, 0.3, 0, receipts))
-    counted = ("events", "bytes", "skipped_events", "batches", "write_seconds", "encode_seconds", "retries")
-    assert [value(metrics, f"{name}_total", "lake") for name in counted] == [14, 140, 2, 2, 1.0, 0.5, 4]
+    counted = ("events", "bytes", "skipped_events", "batches", "retries")
+    assert [value(metrics, f"{name}_total", "lake") for name in counted] == [14, 140, 2, 2, 4]
+    for kind, seconds in (("write", 1.0), ("encode", 0.5)):
+        found = [value(metrics, f"{kind}_seconds_{part}", "lake") for part in ("count", "sum")]
+        assert found == [2, seconds], "one of each batch, over its lanes"
     assert [value(metrics, f"{name}_total", "topic") for name in ("events", "bytes", "batches")] == [14, 198, 2]
     assert (value(metrics, "batch_seconds_count", "lake"), value(metrics, "batch_seconds_sum", "lake")) == (2, 0.6)
 
@@ -65,12 +68,22 @@ def test_retries_and_dead_letters_count_for_the_sink_that_caused_them(metrics: M
 
 
 def test_processors_count_what_they_did(metrics: Metrics, meter: PipelineMeter) -> None:
-    count = ProcessorCount("paid", events_in=7, events_out=4, dead_letters=1, skipped=2, seconds=0.5)
-    meter.count_batch(BatchReport(0, 0, 7, Position("1"), 1, 0.3, 0, (), processors=(count,)))
+    one = ProcessorCount("paid", events_in=3, events_out=1, dead_letters=1, skipped=1, seconds=0.125)
+    other = ProcessorCount("paid", events_in=4, events_out=3, skipped=1, seconds=0.375)  # of another lane
+    meter.count_batch(BatchReport(0, 0, 7, Position("1"), 2, 0.3, 0, (), processors=(one, other)))
     labels = {"pipeline": "orders", "processor": "paid"}
-    counted = ("events_in", "events_out", "dead_letters", "skipped_events", "seconds")
-    found = [metrics.registry.get_sample_value(f"tidemill_processor_{name}_total", labels) for name in counted]
-    assert found == [7, 4, 1, 2, 0.5]
+    whole = ("events_in_total", "events_out_total", "dead_letters_total", "skipped_events_total")
+    counted = (*whole, "seconds_count", "seconds_sum")
+    found = [metrics.registry.get_sample_value(f"tidemill_processor_{name}", labels) for name in counted]
+    assert found == [7, 4, 1, 2, 1, 0.5]
+
+
+def test_a_pipelines_source_is_named_and_the_one_before_is_forgotten(metrics: Metrics) -> None:
+    """A document that is changed may name another one."""
+    PipelineMeter(metrics, "orders", source=("shop", "postgres"))
+    PipelineMeter(metrics, "orders", source=("store", "mysql"))
+    assert value(metrics, "source_info", source="store", type="mysql") == 1
+    assert value(metrics, "source_info", source="shop", type="postgres") is None
 
 
 def test_captured_events_go_on_counting_over_a_restart_of_capture(metrics: Metrics, meter: PipelineMeter) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
 from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 
-SERVICES = ("Health", "Control", "Status", "Metrics", "Flows", "SchemaChanges", "Checkpoints", "Streams", "Runs")
+SERVICES = ("Health", "Control", "Status", "Metrics", "Flows", "DDL", "Checkpoints", "Streams", "Runs")
 PACKAGE = "tidemill.v1"
 
 _POOL = descriptor_pool.Default()

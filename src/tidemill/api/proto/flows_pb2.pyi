@@ -99,18 +99,22 @@ class DeleteFlowReply(_message.Message):
     def __init__(self) -> None: ...
 
 class ListChangesRequest(_message.Message):
-    __slots__ = ("pipeline", "limit")
+    __slots__ = ("pipeline", "limit", "before")
     PIPELINE_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
     pipeline: str
     limit: int
-    def __init__(self, pipeline: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+    before: int
+    def __init__(self, pipeline: _Optional[str] = ..., limit: _Optional[int] = ..., before: _Optional[int] = ...) -> None: ...
 
 class ListChangesReply(_message.Message):
-    __slots__ = ("changes",)
+    __slots__ = ("changes", "next_before")
     CHANGES_FIELD_NUMBER: _ClassVar[int]
+    NEXT_BEFORE_FIELD_NUMBER: _ClassVar[int]
     changes: _containers.RepeatedCompositeFieldContainer[SchemaChange]
-    def __init__(self, changes: _Optional[_Iterable[_Union[SchemaChange, _Mapping]]] = ...) -> None: ...
+    next_before: int
+    def __init__(self, changes: _Optional[_Iterable[_Union[SchemaChange, _Mapping]]] = ..., next_before: _Optional[int] = ...) -> None: ...
 
 class ChangeRef(_message.Message):
     __slots__ = ("pipeline", "number", "reason")

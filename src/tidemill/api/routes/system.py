@@ -5,19 +5,47 @@ from __future__ import annotations
 import platform
 from dataclasses import asdict
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
+from pydantic import Field
 
 from tidemill import __version__
 from tidemill.api.access import Admin, ByServerAdmin, Control, Viewer
 from tidemill.api.pages import Before, link_next
-from tidemill.api.shapes import AuditShape, ComponentShape, LogLevelShape, ReadyPipeline, ReadyShape, VersionShape
+from tidemill.api.shapes import AuditShape, LogLevelShape, ReadyPipeline, ReadyShape, VersionShape, WireShape
 from tidemill.service import components
 from tidemill.telemetry import events
 
 router = APIRouter(tags=["server"])
+
+
+class CapabilitiesShape(WireShape):
+    """Of a sink's type; as it is configured it may do less."""
+
+    delivery: str = Field(
+        description="What a replay does there: docs/delivery.md has the tiers.",
+        examples=[
+            "File names come from the batch's offsets and are published by a rename; a replay writes the same files."
+        ],
+    )
+    schema_changes: list[str] = Field(
+        description="Kinds of change of a source's table that it makes at the destination too.",
+        examples=[["add_column"]],
+    )
+    one_lane: bool = Field(description="All of a batch comes in one lane, in order.")
+    upsert: bool = Field(description="It keeps the current row of each key.")
+
+
+class ComponentShape(WireShape):
+    family: str = Field(examples=["sinks"])
+    name: str = Field(examples=["kafka"])
+    about: str
+    formats: list[str]
+    installed: bool = Field(description="Whether what it needs can be imported.")
+    capabilities: CapabilitiesShape | None = Field(description="Of a sink.")
+    json_schema: dict[str, Any] | None = Field(description="Of its `config:`.")
 
 
 @router.get("/healthz", response_class=PlainTextResponse, summary="Is the process there?")
@@ -101,7 +129,8 @@ def audit(
 
 
 def _component(info: components.ComponentInfo) -> ComponentShape:
+    can = CapabilitiesShape(**asdict(info.capabilities)) if info.capabilities is not None else None
     return ComponentShape(
         family=info.family, name=info.name, about=info.about, formats=list(info.formats), installed=info.installed,
-        json_schema=info.schema,
+        json_schema=info.schema, capabilities=can,
     )  # fmt: skip

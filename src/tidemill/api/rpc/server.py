@@ -24,10 +24,10 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from tidemill.api.metrics_port import tls_context
 from tidemill.api.proto import PACKAGE, SERVICES
 from tidemill.api.rpc import wiring
+from tidemill.api.rpc.ddl import DDLService
 from tidemill.api.rpc.flows import CheckpointsService, FlowsService
 from tidemill.api.rpc.operations import ControlService, HealthService, MetricsService, StatusService
 from tidemill.api.rpc.runs import RunsService
-from tidemill.api.rpc.schema_changes import SchemaChangesService
 from tidemill.api.rpc.streams import StreamsService
 from tidemill.api.rpc.wiring import Door, abort, address_of, handlers, read_request
 from tidemill.errors import ConfigError, EnvironmentProblem, TidemillError
@@ -138,7 +138,7 @@ class GrpcServer:
             "Health": HealthService(self._control), "Control": ControlService(self._control),
             "Status": StatusService(self._control), "Metrics": MetricsService(self._control, door),
             "Flows": FlowsService(self._control), "Checkpoints": CheckpointsService(self._control),
-            "SchemaChanges": SchemaChangesService(self._control), "Streams": StreamsService(self._control),
+            "DDL": DDLService(self._control), "Streams": StreamsService(self._control),
             "Runs": RunsService(self._control),
         }  # fmt: skip
         server.add_generic_rpc_handlers(

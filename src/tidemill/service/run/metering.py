@@ -9,10 +9,13 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Self
 
 from tidemill.capture.status import CaptureStatus
+from tidemill.config import Pipeline
 from tidemill.errors import LeaseLost, TidemillError
 from tidemill.model.barrier import Barrier
+from tidemill.model.delivery import ProcessorCount
 from tidemill.service.lease.leases import HeldLease
 from tidemill.service.run.status import WAITING, PipelineStatus, State
 from tidemill.stream.report import BatchReport
@@ -89,7 +92,10 @@ def _size_below(path: Path) -> int:
 class PipelineMeter:
     """Batches report from Spark's threads, status from the supervisor's."""
 
-    def __init__(self, metrics: Metrics, pipeline: str, log_uri: str = "") -> None:
+    def __init__(
+        self, metrics: Metrics, pipeline: str, log_uri: str = "", source: tuple[str, str] | None = None
+    ) -> None:
+        """`source` is its id and its type."""
         self._metrics, self._pipeline = metrics, pipeline
         self._counting = threading.Lock()
         self._captured = CaptureStatus(0)  # as it was last seen
@@ -101,22 +107,32 @@ class PipelineMeter:
         for stage in STAGES:
             share = partial(self._saturation.share, stage)
             metrics.saturation.labels(pipeline, stage).set_function(share)
+        metrics.source_info.remove_by_labels({"pipeline": pipeline})
+        if source is not None:
+            metrics.source_info.labels(pipeline, *source).set(1)
         if log_uri and "://" not in log_uri:
             metrics.log_bytes.labels(pipeline).set_function(DirectorySize(Path(log_uri)))
 
+    @classmethod
+    def of(cls, pipeline: Pipeline, metrics: Metrics) -> Self:
+        return cls(metrics, pipeline.name, pipeline.log_uri, (pipeline.source_id, pipeline.spec.source.type))
+
     def count_batch(self, report: BatchReport) -> None:
-        metrics, seen = self._metrics, set()
+        metrics = self._metrics
+        seen: dict[str, list[float]] = {}
         for receipt in report.receipts:
             labels = (self._pipeline, receipt.sink)
-            seen.add(receipt.sink)
+            work = seen.setdefault(receipt.sink, [0.0, 0.0])
+            work[0] += receipt.encode_seconds
+            work[1] += receipt.write_seconds
             metrics.events.labels(*labels).inc(receipt.events)
             metrics.skipped.labels(*labels).inc(receipt.skipped)
             metrics.bytes.labels(*labels).inc(receipt.bytes)
-            metrics.encode_seconds.labels(*labels).inc(receipt.encode_seconds)
-            metrics.write_seconds.labels(*labels).inc(receipt.write_seconds)
             metrics.retries.labels(*labels).inc(receipt.retries)
-        for sink in seen:
+        for sink, (encoding, writing) in seen.items():
             metrics.batches.labels(self._pipeline, sink).inc()
+            metrics.encode_seconds.labels(self._pipeline, sink).observe(encoding)
+            metrics.write_seconds.labels(self._pipeline, sink).observe(writing)
             metrics.batch_seconds.labels(self._pipeline, sink).observe(report.seconds)
         metrics.delivery_seconds.labels(self._pipeline).observe(report.delivery_seconds)
         if report.barrier & Barrier.SCHEMA_CHANGE:
@@ -133,13 +149,16 @@ class PipelineMeter:
             metrics.dead_letters_dropped.labels(self._pipeline, dead_letter.sink).inc()
 
     def _count_processors(self, report: BatchReport) -> None:
-        for count in report.processors:
+        counts: dict[str, ProcessorCount] = {}
+        for each in report.processors:
+            counts[each.processor] = counts.get(each.processor, ProcessorCount(each.processor)) + each
+        for count in counts.values():
             labels = (self._pipeline, count.processor)
             self._metrics.processor_in.labels(*labels).inc(count.events_in)
             self._metrics.processor_out.labels(*labels).inc(count.events_out)
             self._metrics.processor_dead_letters.labels(*labels).inc(count.dead_letters)
             self._metrics.processor_skipped.labels(*labels).inc(count.skipped)
-            self._metrics.processor_seconds.labels(*labels).inc(count.seconds)
+            self._metrics.processor_seconds.labels(*labels).observe(count.seconds)
 
     def count_retry(self, sinks: Iterable[str]) -> None:
         """Their part of a batch is sent again, as a new job."""

@@ -84,7 +84,7 @@ class PipelineRun:
         `held`: it begins paused, and captures; `spark` may be None until `release` brings one.
         """
         self.pipeline, self.trigger, self.trial, self.held = pipeline, pipeline.spec.trigger, trial, held
-        meter = self._meter = PipelineMeter(metrics or Metrics(), pipeline.name, pipeline.log_uri)
+        meter = self._meter = PipelineMeter.of(pipeline, metrics or Metrics())
         self._on_status, self._on_batch_done, self._on_error = on_status, on_batch, meter.counts_errors(on_error)
         self._capture = CaptureProcess(pipeline, said, lease, once, trial, held)
         self._captured, self._tracer = CaptureStatus(0), tracer  # what capture said last

@@ -1,4 +1,4 @@
-"""SchemaChanges of flows.proto: what `tidemill ddl` does."""
+"""DDL of flows.proto: what `tidemill ddl` does."""
 
 from __future__ import annotations
 
@@ -14,15 +14,19 @@ from tidemill.service.server.tokens import Role
 _PAGE, _MOST = 100, 1000
 
 
-class SchemaChangesService:
+class DDLService:
     def __init__(self, control: ControlPlane) -> None:
         self._control = control
 
     @needs(Role.VIEWER)
     def list(self, request: Any, caller: Caller) -> Any:
         limit = min(request.limit or _PAGE, _MOST)
-        found = changes.list_changes(self._control.pipeline(self._name(request, caller)), limit)
-        return wire.ListChangesReply(changes=[_change(each) for each in found])
+        pipeline, before = self._control.pipeline(self._name(request, caller)), request.before or None
+        found = changes.list_changes(pipeline, limit + 1, before=before)
+        reply = wire.ListChangesReply(changes=[_change(each) for each in found[:limit]])
+        if len(found) > limit:
+            reply.next_before = found[limit - 1].number
+        return reply
 
     @needs(Role.VIEWER)
     def get(self, request: Any, caller: Caller) -> Any:
