@@ -37,7 +37,7 @@ def test_every_line_of_the_threat_model_has_its_test() -> None:
     assert named <= there
     table = PAGE.read_text().partition("## Threat model")[2].partition("\n## ")[0]
     lines = [line for line in table.splitlines() if line.startswith("| ")][1:]
-    assert len(lines) > 40
+    assert len(lines) >= 40
     assert [line for line in lines if not re.search(r"`test_\w+`", line.rpartition(" | ")[2])] == []
 
 

@@ -14,7 +14,7 @@ PAGE = Path(__file__).parents[2] / "docs/reference/metrics.md"
 
 def touch(metrics: Metrics, pipeline: str) -> None:
     for metric in metrics._made:
-        labels = [pipeline, "lake"][: len(metric._labelnames)]
+        labels = [pipeline, "lake", "files"][: len(metric._labelnames)]
         metric.labels(*labels)
 
 
@@ -40,6 +40,7 @@ def test_names_have_their_unit_and_one_prefix() -> None:
         "_stage_saturation",
         "_rows",
         "_tables",
+        "_source_info",
     )  # they and numbers have no unit
     units = ("_events", "_bytes", "_seconds", "_total", *states)
     names = [entry.name for entry in Metrics().catalog]

@@ -8,6 +8,8 @@ metrics_port.py  what Prometheus asks
 federated_metrics.py   and those of its workers with them
 guard.py         size of the body, who asks
 rate.py          how many requests a second one caller may make
+event_journal.py the last events of all pipelines, for streams that were cut
+sse.py           server-sent events: how many streams, and how long
 idempotency.py   the answer to a repeated POST
 pages.py         long lists a page at a time
 problems.py      errors as application/problem+json

@@ -31,9 +31,9 @@ class ComponentInfo:
 
 @dataclass(frozen=True, slots=True)
 class SinkCapabilities:
-    """As its type can; as it is configured it may do less. `delivery` says what a replay does there, `schema_changes`
-    what it makes at the destination too, `one_lane` that all of a batch comes in order, `upsert` that it keeps the
-    current row of each key."""
+    """As its type can; as it is configured it may do less. `delivery` says what a replay does there, empty if the sink
+    does not say it; `schema_changes` what it makes at the destination too, `one_lane` that all of a batch comes in
+    order, `upsert` that it keeps the current row of each key."""
 
     delivery: str
     schema_changes: tuple[str, ...]
@@ -73,4 +73,4 @@ def describe(family: str, name: str) -> ComponentInfo:
 def _capabilities(kind: type[BaseSink[Any]]) -> SinkCapabilities:
     can = kind.capabilities
     kinds = tuple(sorted(each.value for each in can.schema_changes))
-    return SinkCapabilities(kind.mechanism, kinds, can.single_lane, can.upsert)
+    return SinkCapabilities(getattr(kind, "mechanism", ""), kinds, can.single_lane, can.upsert)
