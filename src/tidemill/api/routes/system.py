@@ -14,7 +14,8 @@ from pydantic import Field
 from tidemill import __version__
 from tidemill.api.access import Admin, ByServerAdmin, Control, Viewer
 from tidemill.api.pages import Before, link_next
-from tidemill.api.shapes import AuditShape, LogLevelShape, ReadyPipeline, ReadyShape, VersionShape, WireShape
+from tidemill.api.shapes import AuditShape, LogLevelShape, ReadyPipeline, ReadyShape, VersionShape
+from tidemill.api.wire_shape import WireShape
 from tidemill.service import components
 from tidemill.telemetry import events
 
