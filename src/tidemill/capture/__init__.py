@@ -6,7 +6,7 @@ loop          the loop itself
 open_log      opens the log for writing
 snapshot      brings chunks of tables into the log where they belong; window is what of a chunk may still be said then,
               shared_windows one for all chunks that wait, portions how much comes beside changes, copied_tables which
-              tables have come whole
+              tables have come whole, copying_notes what the log says of it
 confirmed     the position that was confirmed to the source
 recovery      begins anew after a lost position; failed_transaction is the one that an operator may skip
 requeue       rows of a table that waited in quarantine, once more

@@ -10,15 +10,14 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tidemill.capture.copied_tables import find_copied, is_filtered
+from tidemill.capture.copying_notes import CopyingNotes
 from tidemill.capture.loop import WAIT_SECONDS
 from tidemill.capture.portions import Portions
 from tidemill.capture.shared_windows import SharedWindows
 from tidemill.capture.trace import AppendTracer
 from tidemill.capture.window import ChunkWindow, Verdict
-from tidemill.contracts import ChunkCopy, MarkingSource, SnapshotRecord, SnapshotSource, SnapshotStore, TableCopy
+from tidemill.contracts import ChunkCopy, SnapshotRecord, SnapshotSource, SnapshotStore, TableCopy
 from tidemill.errors import LogFull, StagingLost, StateError, is_retryable
-from tidemill.log.copying import EVERY, read_copying, read_earlier, write_copying, write_earlier
 from tidemill.log.entry import Constants
 from tidemill.log.reader import LogReader
 from tidemill.log.requeued import requeued_for
@@ -82,10 +81,9 @@ class ChunkAdopter:
         `trace`, appends are recorded as spans."""
         self._source, self._log, self._reader, self._schemas = source, log, reader, schemas
         self._store, self._pipeline, self._most_bytes = store, pipeline, most_bytes
-        self._filtered, self._quarantined, self._trace = frozenset(filtered), quarantined, trace
+        self._trace = trace
         self._next = self._looked = 0.0
-        self._copying: dict[str, Offset | None] | None = None  # as it stands in the log
-        self._earlier: dict[str, Offset] = {}  # the same
+        self._notes = CopyingNotes(source, log, store, pipeline, filtered, quarantined)
         self._structures: dict[str, str] = {}  # of each table the last one that a chunk brought
         self._windows = SharedWindows(self._events)
         self._portions = Portions()
@@ -109,7 +107,7 @@ class ChunkAdopter:
         self._looked, self._next = now, now + _IDLE_SECONDS
         try:
             record = self._store.active(self._pipeline)
-            self._note_copying(record)
+            self._notes.note(record)
             self.hurried = False
             self._copies = record is not None and record.state is SnapshotState.RUNNING
             if record is None or record.state is not SnapshotState.RUNNING:
@@ -189,69 +187,8 @@ class ChunkAdopter:
 
     def begin(self) -> None:
         """Before the stream begins: of a snapshot that has begun already sinks know then from the first event on."""
-        self._note_copying(self._store.active(self._pipeline))
-        self._tell_copied()
-
-    def _tell_copied(self) -> dict[str, Position]:
-        copied = find_copied(self._store, self._pipeline, self._filtered)
-        if isinstance(self._source, MarkingSource):
-            self._source.note_copied(copied)
-        return copied
-
-    def _note_copying(self, record: SnapshotRecord | None) -> None:
-        if self._copying is None:
-            self._copying, self._earlier = read_copying(self._log.store), read_earlier(self._log.store)
-            if None in self._copying.values() and not self._store.records(self._pipeline, 1):
-                self._copying = self._give_up(self._copying)
-        tables = self._store.tables(self._pipeline, record.id) if record is not None else []
-        going = {
-            table.name for table in tables
-            if table.state not in (TableState.READY, TableState.FAILED)
-            and not is_filtered(table.structure, self._filtered)
-        }  # fmt: skip
-        if record is not None and record.where:
-            going = set()
-        elif record is not None and not tables:
-            going = {EVERY}
-        going |= {  # the copy, or the end of it, has not come to the sinks yet
-            name for name, first in self._quarantined().items()
-            if name in self._copying and ((until := self._copying[name]) is None or until > first)
-        }  # fmt: skip
-        ended = {name for name, until in self._copying.items() if until is None and name not in going}
-        ready = self._tell_copied() if ended else {}
-        # No row comes any more of a table whose copy failed or was cancelled: none of its events is excused.
-        noted: dict[str, Offset | None] = {
-            name: self._log.tail.offset if name in ended else until
-            for name, until in self._copying.items()
-            if name not in ended or name in ready
-        }
-        # A sink that is away may not have come to the end of the copy before.
-        noted |= {name: until for name, until in self._earlier.items() if name in ended and name not in ready}
-        noted |= dict.fromkeys(going)
-        if noted != self._copying:
-            last = self._earlier | {name: until for name, until in self._copying.items() if until is not None}
-            self._note_earlier(self._earlier | {name: until for name, until in last.items() if name in going})
-            write_copying(self._log.store, noted)
-            self._copying = noted
-            self._note_earlier({name: until for name, until in last.items() if name in going})
-
-    def _note_earlier(self, earlier: dict[str, Offset]) -> None:
-        if earlier != self._earlier:
-            write_earlier(self._log.store, earlier)
-            self._earlier = earlier
-
-    def _give_up(self, copying: dict[str, Offset | None]) -> dict[str, Offset | None]:
-        """The log knows of a copy that the state store has lost: nobody goes on with it, and no row is to come."""
-        lost = {name for name, until in copying.items() if until is None}
-        events.warn(
-            "snapshot.state_lost", tables=",".join(sorted(lost - {EVERY})),
-            fix="The state store does not know the snapshot that was being made, so that it is not gone on with, and"
-            " rows are missing. Copy the tables again: tidemill snapshot start FILE.",
-        )  # fmt: skip
-        kept = {name: until for name, until in copying.items() if name not in lost}
-        kept |= {name: until for name, until in self._earlier.items() if name in lost}
-        write_copying(self._log.store, kept)
-        return kept
+        self._notes.note(self._store.active(self._pipeline))
+        self._notes.tell_copied()
 
     def _has(self, high: Position) -> bool:
         logged = self._log.tail.position

@@ -53,7 +53,7 @@ class WakingThread:
                     return
                 bell = heapq.heappop(self._due)[2]
             if bell.locked():
-                _ring(bell)
+                _release(bell)
                 time.sleep(_APART_SECONDS)
 
 
@@ -71,7 +71,7 @@ class PacedEvent(threading.Event):
     def wake(self) -> None:
         """Ends a `wait_turn` now."""
         if (bell := self._bell) is not None:
-            _ring(bell)
+            _release(bell)
 
     def wait_turn(self, seconds: float) -> bool:
         """As `wait`, but it may end later than that where many are due, and sooner when somebody calls `wake`."""
@@ -94,7 +94,7 @@ def rest_seconds(least: float) -> float:
 _waking = WakingThread()  # of the process, because the interpreter is
 
 
-def _ring(bell: LockType) -> None:
+def _release(bell: LockType) -> None:
     try:
         bell.release()
     except RuntimeError:

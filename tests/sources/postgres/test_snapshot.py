@@ -26,8 +26,8 @@ from tidemill.model.position import Position
 from tidemill.model.rowkeys import key_strings
 from tidemill.model.snapshot import Bound, Chunk, SnapshotTable
 from tidemill.sources.postgres import PostgresSource
-from tidemill.sources.postgres.observation import Observation, prove
 from tidemill.sources.postgres.snapshot import PostgresSnapshotReader
+from tidemill.sources.postgres.snapshot.observation import Observation, prove
 
 NOWHERE = Position("0/0")
 

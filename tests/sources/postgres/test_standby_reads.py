@@ -14,7 +14,7 @@ from tidemill.errors import ConnectionLost
 from tidemill.lab.servers.postgres import Postgres
 from tidemill.model.position import Position
 from tidemill.model.snapshot import Chunk
-from tidemill.sources.postgres.observation import Observation, prove
+from tidemill.sources.postgres.snapshot.observation import Observation, prove
 
 
 def wait_until(dsn: str, condition: str) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from tidemill.errors import Refused
 from tidemill.model.position import Offset
-from tidemill.sinks.postgres.target import Target, UniqueIndex, columns, unique_indexes
+from tidemill.sinks.postgres.target import Target, TargetUnique, columns, target_uniques
 from tidemill.telemetry.events import emit
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class KeptKeys:
     name: str
     since: Offset
     columns: tuple[str, ...]
-    uniques: tuple[UniqueIndex, ...] = ()  # of the target, besides its key
+    uniques: tuple[TargetUnique, ...] = ()  # of the target, besides its key
 
     @property
     def identifier(self) -> sql.Identifier:
@@ -146,7 +146,7 @@ class Recoveries:
             elif found is not None and not self._hold_keys(place, found):
                 found = None
             elif found is not None:
-                others = [each for each in unique_indexes(self._db, *place) if each.columns != set(found.columns)]
+                others = [each for each in target_uniques(self._db, *place) if each.columns != set(found.columns)]
                 found = replace(found, uniques=tuple(others))
             self._known[place] = found
         return self._known[place]

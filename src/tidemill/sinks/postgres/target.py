@@ -121,7 +121,7 @@ def has_unique(db: Connection, schema: str, name: str, key: tuple[str, ...]) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class UniqueIndex:
+class TargetUnique:
     """`terms` and `predicate` are SQL over the bare names of the table's columns."""
 
     terms: tuple[str, ...]
@@ -129,10 +129,10 @@ class UniqueIndex:
     columns: frozenset[str]  # that they use
 
 
-def unique_indexes(db: Connection, schema: str, name: str) -> tuple[UniqueIndex, ...]:
+def target_uniques(db: Connection, schema: str, name: str) -> tuple[TargetUnique, ...]:
     """All of a table, its key's too."""
     rows = db.execute(_UNIQUE_INDEXES, [schema, name]).fetchall()
-    return tuple(UniqueIndex(tuple(terms), predicate, frozenset(used)) for terms, predicate, used in rows)
+    return tuple(TargetUnique(tuple(terms), predicate, frozenset(used)) for terms, predicate, used in rows)
 
 
 def rewrite_rule(db: Connection, schema: str, name: str) -> str | None:

@@ -34,7 +34,7 @@ from tidemill.sources.postgres.lsn import compare_lsn, format_lsn, parse_lsn
 from tidemill.sources.postgres.numbering import TableNumbering
 from tidemill.sources.postgres.publication import triggers, watch
 from tidemill.sources.postgres.schema_statements import SchemaStatements
-from tidemill.sources.postgres.snapshot import PostgresSnapshotReader
+from tidemill.sources.postgres.snapshot import PostgresSnapshotReader, reader_of
 from tidemill.sources.postgres.witness import SLACK_BYTES, Ask, WalWitness, identify, place
 from tidemill.telemetry import events
 
@@ -164,11 +164,7 @@ class PostgresSource(ByteStreamSource[PostgresConfig, PgOutputDecoder]):
         self._watch.begin()
 
     def snapshot_reader(self) -> PostgresSnapshotReader:
-        snapshot = self.config.snapshot
-        standby = snapshot.dsn if snapshot is not None else None
-        if not standby:
-            return PostgresSnapshotReader(self.config)
-        return PostgresSnapshotReader(self.config.model_copy(update={"dsn": standby}), self.config)
+        return reader_of(self.config)
 
     def reached(self, high: Position, logged: Position) -> bool:
         return parse_lsn(self.reached_position(logged)) >= parse_lsn(high)

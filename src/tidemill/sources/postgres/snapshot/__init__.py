@@ -22,7 +22,19 @@ from tidemill.model.snapshot import Bound, Chunk, SnapshotTable
 from tidemill.model.table import Table
 from tidemill.sources.postgres import tables as table_names
 from tidemill.sources.postgres.catalog import RelationCatalog
-from tidemill.sources.postgres.chunk_ranges import (
+from tidemill.sources.postgres.client import SESSION, CopySession, Endpoint, connect
+from tidemill.sources.postgres.config import PostgresConfig
+from tidemill.sources.postgres.errors import PublicationProblem, ServerBusy, TableRedefined, translate
+from tidemill.sources.postgres.lsn import parse_lsn
+from tidemill.sources.postgres.publication.published import (
+    Publication,
+    Published,
+    PublishedRelation,
+    streamed_relations,
+)
+from tidemill.sources.postgres.relations import announce, identifier, signature_query
+from tidemill.sources.postgres.scan import scan_catalog
+from tidemill.sources.postgres.snapshot.chunk_ranges import (
     ChunkKey,
     KeyRange,
     Pages,
@@ -35,20 +47,8 @@ from tidemill.sources.postgres.chunk_ranges import (
     operator_schemas,
     page_conditions,
 )
-from tidemill.sources.postgres.client import SESSION, CopySession, Endpoint, connect
-from tidemill.sources.postgres.config import PostgresConfig
-from tidemill.sources.postgres.copy_out import CopyMemory, CopyOut
-from tidemill.sources.postgres.errors import PublicationProblem, ServerBusy, TableRedefined, translate
-from tidemill.sources.postgres.lsn import parse_lsn
-from tidemill.sources.postgres.observation import REPLAYED, Observation, prove
-from tidemill.sources.postgres.publication.published import (
-    Publication,
-    Published,
-    PublishedRelation,
-    streamed_relations,
-)
-from tidemill.sources.postgres.relations import announce, identifier, signature_query
-from tidemill.sources.postgres.scan import scan_catalog
+from tidemill.sources.postgres.snapshot.copy_out import CopyMemory, CopyOut
+from tidemill.sources.postgres.snapshot.observation import REPLAYED, Observation, prove
 from tidemill.telemetry.failpoints import failpoint
 
 # A partitioned table has rows in its leaves, and its own size is 0. -1: it was never analyzed.
@@ -94,6 +94,14 @@ class _Token:
     def from_json(cls, text: str) -> _Token:
         oid, publication, signature, types, condition, pages, most, *schemas = orjson.loads(text)
         return cls(oid, publication, signature, tuple(types), condition, pages, most, *map(tuple, schemas))
+
+
+def reader_of(config: PostgresConfig) -> PostgresSnapshotReader:
+    """Of the server itself, or of the standby that its `snapshot` block names."""
+    standby = config.snapshot.dsn if config.snapshot is not None else None
+    if not standby:
+        return PostgresSnapshotReader(config)
+    return PostgresSnapshotReader(config.model_copy(update={"dsn": standby}), config)
 
 
 class PostgresSnapshotReader:
