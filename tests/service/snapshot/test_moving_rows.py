@@ -89,3 +89,20 @@ def test_rows_that_move_on_before_they_were_read_again_are_followed(
         with moving(database, dice("rows that move on", number), 20, 0.004):
             copy.until_done()
         copy.until(lambda: copy.equals("t"), "a row has a hole or is missing")
+
+
+def test_rows_that_moved_under_another_key_than_the_table_has_by_now_are_read_again(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their old keys cannot be looked up any more: each read of one failed, and no other chunk was read."""
+    monkeypatch.setattr("tests.support.copying.PATIENCE", 60.0)
+    make_table(database, 200)
+    wide = "BEGIN; ALTER TABLE t DROP CONSTRAINT t_pkey; ALTER TABLE t ADD PRIMARY KEY (id, n); COMMIT"
+    narrow = "BEGIN; ALTER TABLE t DROP CONSTRAINT t_pkey; ALTER TABLE t ADD PRIMARY KEY (id); COMMIT"
+    with copying(database, tmp_path, "public.t", chunk_rows=20, max_connections=1, max_rows_per_second=100) as copy:
+        copy.until(lambda: copy.tables() and copy.tables()["public.t"].adopted >= 2)
+        execute(database, wide, "UPDATE t SET n = 9 WHERE id % 20 = 0")
+        copy.until(lambda: copy.tables()["public.t"].points, "rows have moved")
+        execute(database, narrow, "UPDATE t SET id = id + 1000 WHERE id % 50 = 0", "UPDATE t SET n = 10 WHERE id = 7")
+        copy.until_done()
+        copy.until(lambda: copy.equals("t"), "a row has a hole or is missing")

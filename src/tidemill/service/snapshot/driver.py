@@ -377,12 +377,14 @@ class SnapshotDriver:
             self._next_read = max(self._next_read, time.monotonic() + _UNPROVEN_SECONDS)
 
     def _describe_again(self, record: SnapshotRecord, name: str, reader: SnapshotReader) -> None:
-        found = find_again(reader, name, self._store.tables(self._name, record.id))
+        known = self._store.tables(self._name, record.id)
+        found = find_again(reader, name, known)
         if found is None:
             error = TidemillError(f"{name} is not there any more, or not captured", where=f"snapshot {record.id}")
             self._fail(record, name, error)
             return
-        self._moved.forget(name)
+        (before,) = (table.structure.table for table in known if table.name == name)
+        self._moved.forget(self._store, self._name, record, before, found)
         events.emit("snapshot.structure_changed", table=name)
         self._store.forget_structure(self._name, record.id, name, found)
 
