@@ -9,16 +9,18 @@ import pytest
 from rich.console import Console
 
 from tidemill.cli import run_view
+from tidemill.cli.snapshot_view import RowRates
 from tidemill.service.run.status import PipelineStatus, SinkState, SinkStatus, State
+from tidemill.service.snapshot.status import TableStatus
 
 FIX = "Copy the table yourself, then: tidemill recover orders.yaml --table public.items"
 NOTICE = {"code": "table-incomplete", "subject": "public.items", "what": "rows may be missing", "fix": FIX}
 STATUS = PipelineStatus("orders", State.RUNNING, stage="cdc", sinks=(SinkStatus("lake"),), lanes_stand=True)
 
 
-def screen(status: PipelineStatus, width: int = 80) -> str:
+def screen(status: PipelineStatus, width: int = 80, rates: RowRates | None = None) -> str:
     output = io.StringIO()
-    Console(file=output, width=width).print(run_view._table([status]))
+    Console(file=output, width=width).print(run_view._table([status], rates or RowRates()))
     return " ".join(output.getvalue().split())
 
 
@@ -33,6 +35,16 @@ def test_of_many_notices_the_first_are_shown_and_the_others_counted() -> None:
     assert "public.t2" in shown
     assert "public.t3" not in shown
     assert "and 2 more" in shown
+
+
+def test_a_copy_shows_how_fast_it_goes_and_that_it_is_paused(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, rates = iter((0.0, 2.0, 3.0)), RowRates()
+    monkeypatch.setattr("tidemill.cli.snapshot_view.time.monotonic", lambda: next(clock))
+    table = TableStatus("public.items", "copying", 100, 500)
+    assert "20% public.items copying, 100 rows" in screen(replace(STATUS, tables=(table,)), rates=rates)
+    shown = screen(replace(STATUS, tables=(replace(table, rows=300),)), rates=rates)
+    assert "60% public.items copying, 300 rows, 100 rows/s, 2 s left" in shown
+    assert "public.items paused" in screen(replace(STATUS, tables=(replace(table, state="paused"),)), rates=rates)
 
 
 def test_a_sink_that_fails_says_so_and_why() -> None:

@@ -36,13 +36,13 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_a_snapshot_is_started_shown_paused_resumed_and_cancelled(tidemill: Terminal, file: Path) -> None:
-    assert "has no snapshot" in tidemill("snapshot", "status", file).out
+    assert "has no snapshot yet" in tidemill("snapshot", "status", file).out
     begun = tidemill("snapshot", "start", file, "--table", "public.orders", "--where", "id > 5", "--json").json
     assert (begun["snapshot"]["id"], begun["snapshot"]["state"]) == (1, "waiting")
     assert "begins when the pipeline runs" in tidemill("snapshot", "status", file).out
     assert tidemill("snapshot", "pause", file).out == "orders: snapshot 1 is paused\n"
     assert tidemill("snapshot", "resume", file).out == (
-        "orders: snapshot 1 begins when the pipeline runs, after snapshots before it\n"
+        "orders: snapshot 1 begins when the pipeline runs and no snapshot before it is under way\n"
     )
     (pipeline,) = config.load(file)
     with closing(pipeline.build_state()) as state:
@@ -55,7 +55,7 @@ def test_a_snapshot_is_started_shown_paused_resumed_and_cancelled(tidemill: Term
         store.adopt("orders", 1, [(chunk, 100)])
         store.set_table_state("orders", 1, table.name, TableState.COPYING)
     shown = tidemill("snapshot", "status", file).out
-    assert "asked for" in shown
+    assert shown.startswith("snapshot 1 (asked for, where id > 5): ")
     assert "public.orders" in shown
     assert "25%" in shown
     assert "that sinks have not got yet: none." in shown
@@ -67,6 +67,19 @@ def test_a_snapshot_is_started_shown_paused_resumed_and_cancelled(tidemill: Term
     assert (said["where"], said["tables"][0]["rows"], said["tables"][0]["estimate"]) == ("id > 5", 100, 400)
     assert tidemill("snapshot", "cancel", file).out == "orders: snapshot 1 is cancelled\n"
     assert tidemill("snapshot", "status", file, "--json").json["snapshots"][0]["state"] == "cancelled"
+
+
+def test_a_table_that_failed_is_shown_with_what_to_do(tidemill: Terminal, file: Path) -> None:
+    tidemill("snapshot", "start", file, "--table", "public.orders", "--where", "regin = 'north'")
+    (pipeline,) = config.load(file)
+    with closing(pipeline.build_state()) as state:
+        store = state.snapshots
+        store.add_tables("orders", 1, [SnapshotTable(make_table(), ("id",), 400, Position("0/1"))])
+        store.set_table_state("orders", 1, "public.orders", TableState.FAILED, error="no column", fix="Look again.")
+        store.set_state("orders", 1, SnapshotState.FAILED)
+    shown = tidemill("snapshot", "status", file).out
+    assert "(asked for, where regin = 'north'): failed" in shown
+    assert "public.orders: Look again. Then ask for it again: `tidemill snapshot start FILE --table`." in shown
 
 
 def test_a_table_that_a_cancelled_snapshot_did_not_finish_is_cancelled_too(tidemill: Terminal, file: Path) -> None:

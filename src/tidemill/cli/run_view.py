@@ -15,7 +15,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from tidemill.cli.snapshot_view import bar
+from tidemill.cli.snapshot_view import RowRates, bar
 from tidemill.cli.terminal import plain
 from tidemill.disk.output import lock_output
 from tidemill.service.run.start_profile import StartStage
@@ -36,6 +36,7 @@ class LiveTable:
     def __init__(self) -> None:
         self._live = Live(console=Console(), refresh_per_second=8, transient=False)
         self._began: set[str] = set()
+        self._rates = RowRates()
 
     def __enter__(self) -> LiveTable:
         self._live.start()
@@ -58,7 +59,7 @@ class LiveTable:
             if status.began and status.name not in self._began:
                 self._began.add(status.name)
                 self._live.console.print(Text(_began(status)))
-        self._live.update(_table(statuses))
+        self._live.update(_table(statuses, self._rates))
 
     def show_start(self, stages: Sequence[StartStage]) -> None:
         for line in _start_lines(stages):
@@ -141,7 +142,7 @@ def _began(status: PipelineStatus) -> str:
     return f"{status.name} {'resumes after' if status.resumed else 'begins at'} {status.began}"
 
 
-def _table(statuses: list[PipelineStatus]) -> Group:
+def _table(statuses: list[PipelineStatus], rates: RowRates) -> Group:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("pipeline", overflow="fold")
     for name in ("state", "stage"):
@@ -156,16 +157,18 @@ def _table(statuses: list[PipelineStatus]) -> Group:
             f"{s.events:,}", f"{s.events_per_second:,.0f}",
             f"{s.lag_events:,}", f"{s.lag_seconds:.1f}", _bytes(s), f"{s.batch_seconds * 1000:.0f}", sinks,
         )  # fmt: skip
-    return Group(table, *(line for s in statuses for line in _below(s)))
+    return Group(table, *(line for s in statuses for line in _below(s, rates)))
 
 
-def _below(s: PipelineStatus) -> Iterator[Text]:
+def _below(s: PipelineStatus, rates: RowRates) -> Iterator[Text]:
     """What needs words, as wide as the screen."""
     if s.state in (State.STOPPING, State.STOPPED):
         yield plain(f"{s.name}: {_rest(s)}", style="yellow")
     going = [t for t in s.tables if t.state not in ("ready", "failed")]
     for table in going[:_TABLES]:
-        yield plain(f"{s.name}: {bar(table)} {table.name} {table.state}, {table.rows:,} rows")
+        rate, left = rates.of(s.name, table)
+        speed = (f", {rate} rows/s" if rate else "") + (f", {left} left" if left else "")
+        yield plain(f"{s.name}: {bar(table)} {table.name} {table.state}, {table.rows:,} rows{speed}")
     if len(going) > _TABLES:
         yield plain(f"{s.name}: and {len(going) - _TABLES} more tables to copy, which `tidemill snapshot status` shows")
     for table in s.tables:

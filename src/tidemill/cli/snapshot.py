@@ -22,9 +22,10 @@ Where = Annotated[str, typer.Option("--where", help="Copy only rows for which th
 Watch = Annotated[bool, typer.Option("--watch", help="Go on showing it until no snapshot is under way.")]
 
 _STATES = {
-    "waiting": "begins when the pipeline runs, after snapshots before it",
+    "waiting": "begins when the pipeline runs and no snapshot before it is under way",
     "running": "goes on while the pipeline runs",
 }
+_NONE = ("has no snapshot. `tidemill snapshot start` asks for one.", "has no snapshot yet: `run` says when it begins.")
 
 
 @app.command()
@@ -53,6 +54,7 @@ def status(
 
     Below the tables stands what sinks have not got yet."""
     from tidemill.service.snapshot import requests as snapshot_requests
+    from tidemill.service.snapshot.plan import config_of
     from tidemill.service.snapshot.status import count_undelivered
 
     chosen = target.choose(file, pipeline)
@@ -65,7 +67,7 @@ def status(
             shown = [each.as_data() for each in found]
             terminal.show_json({"pipeline": chosen.name, "snapshots": shown, "undelivered": lacking})
         elif not found:
-            terminal.say(f"{chosen.name} has no snapshot.")
+            terminal.say(f"{chosen.name} {_NONE[config_of(chosen) is not None]}")
         else:
             if watch:
                 terminal.clear()

@@ -16,31 +16,18 @@ if TYPE_CHECKING:
 _BAR = 20
 _RATE_SECONDS = 10.0
 _STATES = {"waiting": "waiting, begins when the pipeline runs"}
+AGAIN = "Then ask for it again: `tidemill snapshot start FILE --table`."
 
 
-class SnapshotView:
-    """Rates are over the last seconds in which it was shown."""
+class RowRates:
+    """Rows a second, and the time that is left, by the last seconds in which a table was shown."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, deque[tuple[float, int]]] = {}
+        self._seen: dict[tuple[str, str], deque[tuple[float, int]]] = {}
 
-    def show(self, status: SnapshotStatus, undelivered: Mapping[str, int]) -> None:
-        """`undelivered`: events that each sink has not got yet."""
-        terminal.say(f"snapshot {status.id} ({status.why}): {_STATES.get(status.state, status.state)}, since"
-                     f" {status.began}" + (f", ended {status.ended}" if status.ended else ""))  # fmt: skip
-        rows = [
-            (t.name, t.state, t.rows, t.estimate if t.estimate >= 0 else "?", bar(t), *self._rate(t), t.error)
-            for t in status.tables
-        ]
-        if rows:
-            terminal.show_table(("table", "state", "rows", "of about", "share", "rows/s", "left", "error"), rows)
-        if rows:
-            lacking = ", ".join(f"{sink} {count:,}" for sink, count in undelivered.items() if count)
-            terminal.say("Events of the change log that sinks have not got yet: " + (lacking or "none") + "."
-                         + (" A table is ready when its rows are in the log." if lacking else ""))  # fmt: skip
-
-    def _rate(self, table: TableStatus) -> tuple[str, str]:
-        now, seen = time.monotonic(), self._seen.setdefault(table.name, deque())
+    def of(self, pipeline: str, table: TableStatus) -> tuple[str, str]:
+        """Empty while nothing is known, or nothing comes."""
+        now, seen = time.monotonic(), self._seen.setdefault((pipeline, table.name), deque())
         seen.append((now, table.rows))
         while len(seen) > 2 and now - seen[1][0] >= _RATE_SECONDS:
             seen.popleft()
@@ -50,6 +37,32 @@ class SnapshotView:
         rate = (table.rows - rows) / seconds
         left = max(0, table.estimate - table.rows) / rate if table.state == "copying" and table.estimate > 0 else 0.0
         return f"{rate:,.0f}", f"{left:.0f} s" if left else ""
+
+
+class SnapshotView:
+    def __init__(self) -> None:
+        self._rates = RowRates()
+
+    def show(self, status: SnapshotStatus, undelivered: Mapping[str, int]) -> None:
+        """`undelivered`: events that each sink has not got yet."""
+        from tidemill.service.snapshot.plan import REPAIR
+
+        why = f"{status.why}, where {status.where}" if status.where and status.why != REPAIR else status.why
+        terminal.say(f"snapshot {status.id} ({why}): {_STATES.get(status.state, status.state)}, since"
+                     f" {status.began}" + (f", ended {status.ended}" if status.ended else ""))  # fmt: skip
+        rows = [
+            (t.name, t.state, t.rows, t.estimate if t.estimate >= 0 else "?", bar(t), *self._rates.of("", t), t.error)
+            for t in status.tables
+        ]
+        if rows:
+            terminal.show_table(("table", "state", "rows", "of about", "share", "rows/s", "left", "error"), rows)
+        for table in status.tables:
+            if table.state == "failed":
+                terminal.say(f"{table.name}: {table.fix} {AGAIN}".replace("  ", " "))
+        if rows:
+            lacking = ", ".join(f"{sink} {count:,}" for sink, count in undelivered.items() if count)
+            terminal.say("Events of the change log that sinks have not got yet: " + (lacking or "none") + "."
+                         + (" A table is ready when its rows are in the log." if lacking else ""))  # fmt: skip
 
 
 def share(table: TableStatus) -> float:

@@ -163,7 +163,7 @@ class MetricsService:
 def stage_of(status: PipelineStatus | None) -> Any:
     if status is None or status.stage == "init":
         return wire.INIT
-    if any(table.state in ("copying", "catching_up") for table in status.tables):
+    if any(table.state in ("copying", "catching_up", "paused") for table in status.tables):
         return wire.SNAPSHOT
     return wire.CDC if status.began or status.stage == "cdc" else wire.SETUP
 

@@ -298,12 +298,9 @@ class PipelineRun:
         self._ledger.open()
         if self._offset is None:
             self._offset = self._ledger.checkpoint.offset
+            self._change(position=self._ledger.checkpoint.position)
         return StreamLoop(
-            group,
-            self._ledger,
-            pipeline.source_id,
-            pipeline.log_uri,
-            sink_settings(pipeline, group.sinks),
+            group, self._ledger, pipeline.source_id, pipeline.log_uri, sink_settings(pipeline, group.sinks),
             spark=self._spark,
             spark_dir=pipeline.spark_path if group.leads else pipeline.spark_path_of(group.sinks[0]),
             batch=spec.batch,
@@ -320,7 +317,7 @@ class PipelineRun:
             on_retry=self._meter.counts_retries(run.on_retry),
             on_error=run.on_error,
             tracer=self._tracer,
-        )
+        )  # fmt: skip
 
     def _on_batch(self, report: BatchReport) -> None:
         """From the thread of any group; the pipeline's own numbers follow its checkpoint."""
@@ -373,7 +370,7 @@ class PipelineRun:
             error=fill_in_data(capture.error or self._groups.last_error, self.pipeline),
             notices=self._standing_notices(),
             lanes_stand=self._groups.lanes_stand,
-            tables=table_statuses(self._snapshots.tables) if self._snapshots is not None else (),
+            tables=table_statuses(copies.tables, paused=copies.idle) if (copies := self._snapshots) is not None else (),
             caught_up=capture.caught_up and self._snapshots is not None and self._snapshots.idle,
         )
 

@@ -96,6 +96,7 @@ def look_for_added(pipeline: Pipeline, store: SnapshotStore, reader: SnapshotRea
         expected = {table.full_name for table in reader.structures() if wanted.match(table)}
         names = [table.name for table in reader.tables(settings_of(pipeline).tables)]
         known = store.known_tables(pipeline.name)
+        known |= _copied_on_request(pipeline, store) if known else known
         added = [name for name in names if name not in known]
         if known and added:
             record = store.begin(pipeline.name, ADDED, added, "", now())
@@ -109,6 +110,13 @@ def look_for_added(pipeline: Pipeline, store: SnapshotStore, reader: SnapshotRea
                 events.warn("snapshot.not_configured", tables=first_names(filled), fix=NOT_COPIED)
             note_tables(pipeline, reader)
     return True
+
+
+def _copied_on_request(pipeline: Pipeline, store: SnapshotStore) -> frozenset[str]:
+    """Tables all of whose rows an operator had copied: a new one that a pattern matched while the pipeline ran."""
+    whole = (each for each in store.records(pipeline.name) if each.why == ASKED and not each.where)
+    tables = (table for each in whole for table in store.tables(pipeline.name, each.id))
+    return frozenset(table.name for table in tables if table.state is TableState.READY)
 
 
 def find_tables(reader: SnapshotReader, names: Collection[str]) -> list[SnapshotTable]:

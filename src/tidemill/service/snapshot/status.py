@@ -9,13 +9,14 @@ from tidemill.config.pipeline import Pipeline
 from tidemill.contracts import TableCopy
 from tidemill.log.reader import LogReader
 from tidemill.service.position.positions import sink_positions
+from tidemill.service.snapshot.plan import OVER
 
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
     """How far the copy of a table is: `state` is pending, copying, catching_up, ready or failed, or cancelled with its
-    snapshot. `estimate` is the source's own guess of its rows, -1 if it has none; `rows` of them are in the log, in
-    `adopted` of `chunks` chunks that are planned so far."""
+    snapshot; in the status of a pipeline also paused with it. `estimate` is the source's own guess of its rows, -1 if
+    it has none; `rows` of them are in the log, in `adopted` of `chunks` chunks that are planned so far."""
 
     name: str
     state: str
@@ -27,9 +28,19 @@ class TableStatus:
     fix: str = ""
 
 
-def table_statuses(tables: Sequence[TableCopy]) -> tuple[TableStatus, ...]:
+def table_statuses(tables: Sequence[TableCopy], *, paused: bool = False) -> tuple[TableStatus, ...]:
+    """`paused`: their snapshot is."""
     return tuple(
-        TableStatus(t.name, str(t.state), t.rows, t.structure.estimate, t.chunks, t.adopted, t.error, t.fix)
+        TableStatus(
+            t.name,
+            "paused" if paused and t.state not in OVER else str(t.state),
+            t.rows,
+            t.structure.estimate,
+            t.chunks,
+            t.adopted,
+            t.error,
+            t.fix,
+        )
         for t in tables
     )
 

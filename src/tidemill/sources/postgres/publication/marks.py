@@ -44,10 +44,19 @@ class TableMark:
                 f"{because} ({self._when()}); destinations keep the rows that they have",
                 f"Remove them there if they should go, then stop the pipeline and accept it: {accept}.",
             )
+        may_lack = f"changes of {self.table} {self._when()} may be missing: {because}"
+        if self.absent:
+            return Notice(
+                self.code,
+                self.table,
+                may_lack,
+                f'Copy it: "tidemill snapshot start FILE --table {self.table}". This notice goes when all of its rows'
+                " are in the change log.",
+            )
         return Notice(
             self.code,
             self.table,
-            f"changes of {self.table} {self._when()} may be missing: {because}",
+            may_lack,
             f'Copy it again: "tidemill snapshot start FILE --table {self.table}"; rows that were deleted meanwhile you'
             f" remove yourself. When it has arrived, stop the pipeline and accept it: {accept}.",
         )
