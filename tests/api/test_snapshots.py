@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from tests.api.conftest import Harness, document
+from tidemill.api.routes.verify import VerifiedTable
+from tidemill.contracts import RowFault
 from tidemill.errors import AccessRefused, ConfigError, LifecycleError
 from tidemill.service.server.tokens import Role
+from tidemill.service.verify.verdicts import KeyVerdict, TableVerdict
 from tidemill.telemetry import events
 
 
@@ -56,6 +59,15 @@ def test_a_replay_and_a_comparison_want_a_sink_that_can(server: Harness) -> None
         client.request("POST", "/pipelines/orders/replay", {"from": "0", "sink": "none"})
     with pytest.raises(ConfigError):
         client.request("POST", "/pipelines/orders/verify", {})
+
+
+def test_a_comparison_counts_as_the_command_does() -> None:
+    faults = (RowFault.MISSING, RowFault.EXTRA, RowFault.EXTRA)
+    wrong = tuple(KeyVerdict((str(number),), fault) for number, fault in enumerate(faults))
+    shown = VerifiedTable.of(TableVerdict("public.orders", 9, wrong), limit=1)
+    assert (shown.wrong, shown.missing, shown.extra, shown.different, len(shown.keys)) == (3, 1, 2, 0, 1)
+    unknown = VerifiedTable.of(TableVerdict("public.orders", error="it has no key"), limit=1)
+    assert (unknown.wrong, unknown.missing, unknown.extra, unknown.different) == (None, None, None, None)
 
 
 def test_the_log_level_is_changed_while_the_server_runs(server: Harness) -> None:

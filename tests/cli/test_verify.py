@@ -91,11 +91,11 @@ def test_missing_extra_and_different_rows_are_named_with_their_columns(
             missing = tidemill("verify", pair.pipeline.file, "--wait", 0, "--json")
             (lacking,) = missing.json["tables"]
             assert (missing.code, lacking["equal"], lacking["compared"], lacking["rows"]) == (4, False, False, None)
-            assert "there is no table" in lacking["error"]
+            assert "the sink has no table" in lacking["error"]
             assert missing.json["not_compared"] == ["audited.t"]
             shown = tidemill("verify", pair.pipeline.file, "--wait", 0)
             assert shown.code == 4
-            assert "not compared: there is no table" in shown.out
+            assert "not compared: the sink has no table" in shown.out
             assert " 0 " not in shown.out, "nothing is known of its rows"
             pair.copy()
             answer = tidemill("verify", pair.pipeline.file, "--wait", 0, "--json")
@@ -117,6 +117,12 @@ def test_missing_extra_and_different_rows_are_named_with_their_columns(
             shown = tidemill("verify", pair.pipeline.file, "--wait", 0)
             assert "audited.t (k8, 8): different in v, w" in shown.out + shown.err
             assert "text 8" not in shown.out + shown.err, "no values"
+            short = tidemill("verify", pair.pipeline.file, "--wait", 0, "--limit", 1)
+            assert "audited.t: and 2 more rows; --limit shows more of them" in short.out
+            misspelt = tidemill("verify", pair.pipeline.file, "--table", "audited.t", "--table", "audited.tt")
+            assert (misspelt.code, 'Did you mean "audited.t"?' in misspelt.err) == (2, True), "not left out in silence"
+            told = tidemill("verify", pair.pipeline.file, "--table", "audited.t", "--wait", 1, "--repair")
+            assert "Run it again while the pipeline runs" in told.out, "nothing is deleted while it is stopped"
 
 
 def test_a_table_with_a_filter_is_not_compared_whatever_the_mode(

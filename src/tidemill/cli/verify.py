@@ -79,6 +79,8 @@ def _show(found: list[TableVerdict], limit: int) -> None:
             terminal.say(f"{one.table} ({', '.join(key.key)}): {key.fault}{at}")
             for column, (ours, theirs) in zip(key.columns, key.values, strict=False):
                 terminal.say(f"  {column}: source {_value(ours)}, sink {_value(theirs)}")
+        if len(one.keys) > limit:
+            terminal.say(f"{one.table}: and {len(one.keys) - limit:,} more rows; --limit shows more of them")
         if (said := _repair(one)) != "":
             terminal.say(f"{one.table}: {said}")
         if one.fix:
@@ -115,12 +117,16 @@ def _repair(one: TableVerdict) -> str:
     done = one.repair
     if done is None:
         return ""
-    rows = "all rows" if done.sent < 0 else f"{done.sent:,} rows"
+    rows = "all rows" if done.sent < 0 else _rows(done.sent)
     said = [f"{rows} sent again by snapshot {done.snapshot}"] if done.sent else []
     if done.sent and not done.arrived:
         said.append("they have not arrived yet (does the pipeline run?)")
-    said += [f"{done.deleted:,} extra rows deleted"] if done.deleted else []
+    said += [f"{_rows(done.deleted, 'extra ')} deleted"] if done.deleted else []
     return "; ".join([*said, *([done.kept] if done.kept else [])]) or "nothing had to be repaired"
+
+
+def _rows(count: int, kind: str = "") -> str:
+    return f"{count:,} {kind}row{'' if count == 1 else 's'}"
 
 
 def _data(one: TableVerdict, limit: int) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from pydantic import Field
 from tidemill.api.access import Control, Name, Operator
 from tidemill.api.shapes import SinkName, TableNames
 from tidemill.api.wire_shape import RequestShape, WireShape
+from tidemill.contracts import RowFault
 from tidemill.service.verify.audit import VerifyOptions, verify
 from tidemill.service.verify.verdicts import TableVerdict
 
@@ -36,6 +37,9 @@ class VerifiedTable(WireShape):
     rows: int | None
     equal: bool
     wrong: int | None
+    missing: int | None
+    extra: int | None
+    different: int | None
     more: bool
     moving: int | None
     passed: bool
@@ -48,9 +52,10 @@ class VerifiedTable(WireShape):
     def of(cls, one: TableVerdict, limit: int) -> VerifiedTable:
         keys = [WrongRow(key=list(k.key), fault=str(k.fault), columns=list(k.columns)) for k in one.keys[:limit]]
         known = one.is_compared
+        counts = {str(fault): one.count(fault) if known else None for fault in RowFault}
         return cls(
             table=one.table, compared=known, rows=one.rows if known else None, equal=one.is_equal,
-            wrong=len(one.keys) if known else None, more=one.more, moving=one.moving if known else None,
+            wrong=len(one.keys) if known else None, **counts, more=one.more, moving=one.moving if known else None,
             passed=one.passed, left_out=list(one.left_out), error=one.error, fix=one.fix, keys=keys,
         )  # fmt: skip
 

@@ -18,6 +18,7 @@ from tidemill.contracts import AuditedSink, SnapshotReader, SnapshotSource
 from tidemill.errors import ConfigError, ProcessingError, Refused, StructureChanged, TidemillError
 from tidemill.model.snapshot import SnapshotTable
 from tidemill.service.snapshot.plan import settings_of
+from tidemill.service.snapshot.requests import check_names
 from tidemill.service.verify.repair import Repairer
 from tidemill.service.verify.row_chain import RowChain
 from tidemill.service.verify.row_comparison import RowComparison
@@ -56,13 +57,14 @@ def verify(
                 f"sinks of type {spec.type} cannot be compared", where=pipeline.file,
                 fix=f"verify works with: {', '.join(audited_sinks())}.",
             )  # fmt: skip
+        check_names(pipeline, tables)
         try:
             found = reader.tables(tables)
         except TidemillError as error:
             fill_in_error(error, pipeline)
             raise
         if not found:
-            raise ConfigError("there is no such table", where="--table", fix="Name captured tables: schema.table.")
+            raise ConfigError("no table is captured", where=pipeline.file, fix="tidemill doctor says why.")
         filters = settings_of(pipeline).filters  # they hold for a copy that is asked for in any mode
         work = _Verification(pipeline, spec.config.id, reader, target, chain, options or VerifyOptions())
         for table in found:

@@ -26,7 +26,7 @@ from tidemill.service.verify.row_comparison import RowComparison
 from tidemill.service.verify.verdicts import RowRepair, TableVerdict
 
 _PAUSE_SECONDS = 0.2
-_LAGS = "extra rows stay until the sink has had what was sent: run it again"
+_LAGS = "extra rows stay: the pipeline has not come to this place in time. Run it again while the pipeline runs"
 
 
 class Repairer:

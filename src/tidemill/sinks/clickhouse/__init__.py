@@ -221,7 +221,9 @@ class ClickHouseSink(BaseSink[ClickHouseConfig]):
                 found = describe(client, name, self.config.offset_base)
             if found is None:
                 raise Refused(
-                    f"there is no table {name.plain}", where=self._where(), fix="Has the pipeline delivered yet?"
+                    f"the sink has no table {name.plain} yet",
+                    where=self._where(),
+                    fix="Nothing of it was delivered. Rows from before come by a snapshot.",
                 )
             return ClickHouseAudit(client, name, found, table, self._where(), values=values)
         except BaseException:

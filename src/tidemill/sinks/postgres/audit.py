@@ -43,7 +43,11 @@ class PostgresAudit:
         self._db, self._where, self._there, self._values = db, where, there, values
         self._target = sql.Identifier(schema, name)
         if not there:
-            raise Refused(f"there is no table {schema}.{name}", where=where, fix="Has the pipeline delivered yet?")
+            raise Refused(
+                f"the sink has no table {schema}.{name} yet",
+                where=where,
+                fix="Nothing of it was delivered. Rows from before come by a snapshot.",
+            )
         if not table.key or any(key not in there for key in table.key):
             raise Refused(
                 f"rows of {table.full_name} cannot be found: it has no key, or the target has other columns",

@@ -52,7 +52,11 @@ class StarRocksAudit:
     def __init__(self, tables: StarRocksTables, name: StarRocksTableName, table: Table, *, values: bool) -> None:
         there = tables.describe(name)
         if not there:
-            raise Refused(f"there is no table {name.plain}", where=tables.where, fix="Has the pipeline delivered yet?")
+            raise Refused(
+                f"the sink has no table {name.plain} yet",
+                where=tables.where,
+                fix="Nothing of it was delivered. Rows from before come by a snapshot.",
+            )
         if not table.key or any(key not in there for key in table.key):
             raise Refused(
                 f"rows of {table.full_name} cannot be found: it has no key, or the target has other columns",
