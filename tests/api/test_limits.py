@@ -136,8 +136,9 @@ def test_the_api_speaks_tls(server: Harness, tmp_path: Path) -> None:
         assert list(client.pipelines()) == []
         with pytest.raises(ServerError):
             list(ServerClient(f"https://localhost:{port}", server.admin).pipelines())
-        with pytest.raises(ServerError):
+        with pytest.raises(ServerError) as plain:
             list(ServerClient(f"http://localhost:{port}", server.admin).pipelines())
+        assert "it begins with https://" in plain.value.fix
     wrong = ServerSettings(Address("127.0.0.1", 0), None, "x", certificate=made.key, key=made.key)
     with pytest.raises(ConfigError, match="TLS files"), serving(app, wrong, Metrics().registry, lambda line: None):
         pass

@@ -378,8 +378,9 @@ def test_what_is_inside_a_pipeline_can_be_asked_for(server: Harness) -> None:
     report = client.request("POST", "/pipelines/orders/doctor")
     assert report["ok"] is True
     assert any(each["name"] == "source pond: water" for each in report["checks"])
-    with pytest.raises(TidemillError, match="in use by pid"):
+    with pytest.raises(TidemillError, match="in use by pid") as running:
         client.request("POST", "/pipelines/orders/checkpoints", {"offset": 0})
+    assert "tidemill pipelines stop orders" in running.value.fix, "the pid is the server's"
     client.stop("orders")
     plan = client.request("POST", "/pipelines/orders/checkpoints", {"offset": 0, "dry_run": True})
     assert plan["checkpoint"] is None

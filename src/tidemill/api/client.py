@@ -297,6 +297,8 @@ def _advice(url: str, error: Exception) -> str:
             "Check that `tidemill serve` runs there with TLS. If it asks for client certificates (--tls-client-ca), "
             "TIDEMILL_TLS_CERT and TIDEMILL_TLS_KEY name yours."
         )
+    if url.startswith("http:") and isinstance(error, ConnectionResetError):  # no answer is what TLS says to plain HTTP
+        return "Check the address: where the server speaks TLS it begins with https://."
     return "Check that `tidemill serve` runs there, and the address."
 
 

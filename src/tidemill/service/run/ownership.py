@@ -159,7 +159,8 @@ def _take(file: int, pipeline: Pipeline) -> None:
         raise AlreadyRunning(
             f'pipeline "{pipeline.name}" is in use by {_holder(file)}',
             where=str(pipeline.state_path),
-            fix="Nothing was changed. Stop that process, or let it go on; the lock of a dead process frees itself.",
+            fix="Nothing was changed. Stop the pipeline first (one of a server by"
+            f' "tidemill pipelines stop {pipeline.name}"), or let it go on; the lock of a dead process frees itself.',
         ) from error
     holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": datetime.now(UTC).isoformat("T", "seconds")}
     with suppress(OSError):  # on a full disk the lock holds all the same; only a second process's message is poorer
