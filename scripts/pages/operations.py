@@ -51,6 +51,7 @@ def metric_page() -> str:
         NOTE,
         "What a running pipeline counts, in the names that Prometheus knows them by. Counters begin at zero with the",
         "process, go on when a document is changed or read again, and never go backwards.",
+        "Beside each counter and histogram, Prometheus' library for Python exports `…_created`: when it began.",
         "They are fed by the receipts of delivered batches and by capture's status.",
         "[`tidemill serve --metrics`](../server.md) serves them over HTTP; a program that runs pipelines reads them",
         "from its `tidemill.telemetry.metrics.Metrics`.\n",

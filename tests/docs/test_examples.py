@@ -44,6 +44,14 @@ def test_every_pipeline_in_the_docs_loads(text: str, tmp_path: Path) -> None:
     assert config.load(file, ENVIRONMENT)
 
 
+def test_the_variables_of_the_page_of_the_environment_give_a_pipeline() -> None:
+    page = (ROOT / "docs" / "reference" / "environment.md").read_text()
+    [block] = re.findall(r"^```sh\n(.*?)^```", page, re.M | re.S)
+    pipeline = config.load_environment(dict(re.findall(r"(TIDEMILL__\w+)=(\S+)", block)))
+    assert [*pipeline.spec.source.config.tables] == ["public.orders", "public.customers"]  # type: ignore[attr-defined]
+    assert pipeline.spec.sinks[0].type == "files"
+
+
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_every_example_loads_and_says_how_it_is_run(path: Path) -> None:
     assert config.load(path, ENVIRONMENT)
