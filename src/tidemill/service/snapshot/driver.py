@@ -51,12 +51,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _IDLE_SECONDS, _BUSY_SECONDS, _SOON_SECONDS, _UNPROVEN_SECONDS = 0.5, 0.05, 0.01, 0.2
-_STAGED_CHUNKS = 16  # of each reader that may wait for adoption
+_STAGED_CHUNKS, _SMALL_TABLES = 16, 50  # of each reader that may wait for adoption; of an assignment
 _RUNNING = SnapshotState.RUNNING
-_SMALL_TABLES = 50  # of an assignment
-_ALL = 1 << 30
 _AGAIN = RetryPolicy(first=0.2, most=5.0, jitter=0.0)  # of a chunk that was thrown away
-_LISTEN_SECONDS = 0.2
+_ALL, _LISTEN_SECONDS = 1 << 30, 0.2
 
 
 class SnapshotDriver:
@@ -66,8 +64,7 @@ class SnapshotDriver:
         self, pipeline: Pipeline, spark: SparkSession, state: StateStore, delivered: Delivered = lambda sink: None
     ) -> None:
         self._pipeline, self._spark, self._store = pipeline, spark, state.snapshots
-        self._name = pipeline.name
-        self._config = settings_of(pipeline)
+        self._name, self._config = pipeline.name, settings_of(pipeline)
         self._log = LogReader(pipeline.log_uri)
         self._stop = PacedEvent()
         self._thread: threading.Thread | None = None
