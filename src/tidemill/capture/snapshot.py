@@ -186,8 +186,11 @@ class ChunkAdopter:
         return self._log.kept_bytes() + ready > self._most_bytes or self._portions.is_full(ready, time.monotonic())
 
     def begin(self) -> None:
-        """Before the stream begins: of a snapshot that has begun already sinks know then from the first event on."""
-        self._notes.note(self._store.active(self._pipeline))
+        """Before the stream begins: of a snapshot that has begun already sinks know then from the first event on. It
+        is looked for at once: an idle stream would make its tables wait."""
+        record = self._store.active(self._pipeline)
+        self.hurried = record is not None and record.state is SnapshotState.RUNNING
+        self._notes.note(record)
         self._notes.tell_copied()
 
     def _has(self, high: Position) -> bool:

@@ -154,16 +154,17 @@ def test_changes_beside_chunks_that_wait_are_read_once_for_all_of_them(
 def test_while_chunks_come_capture_does_not_sleep_as_long_as_without_a_copy(
     database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stream without changes would let the last chunks of a copy wait."""
+    """A stream without changes would let tables wait for their numbers, and the last chunks of a copy for the log."""
     execute(
         database, "CREATE TABLE t (id int PRIMARY KEY, v text)",
         "INSERT INTO t SELECT n, 'v' || n FROM generate_series(1, 1000) n",
     )  # fmt: skip
-    waits: list[float] = []
+    waits, before = list[float](), list[float]()
     adopters: set[ChunkAdopter] = set()
     turn = ChunkAdopter.turn
 
     def note(adopter: ChunkAdopter, *stopped: Callable[[], bool]) -> int:
+        before.append(adopter.wait_seconds)
         visible = turn(adopter, *stopped)
         adopters.add(adopter)
         if visible:
@@ -175,6 +176,7 @@ def test_while_chunks_come_capture_does_not_sleep_as_long_as_without_a_copy(
         copy.until_done()
         assert waits
         assert max(waits) < WAIT_SECONDS
+        assert before[0] < WAIT_SECONDS, "of a stream that has just begun"
         (adopter,) = adopters
         copy.until(lambda: adopter.wait_seconds == WAIT_SECONDS)
 
