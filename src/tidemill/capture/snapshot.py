@@ -36,7 +36,7 @@ from tidemill.telemetry.failpoints import failpoint
 _HURRIED_SECONDS, _BUSY_SECONDS, _IDLE_SECONDS = 0.01, 0.05, 1.0
 _ACTIVE_SECONDS = 1.0  # after work there is more to come: a stream without changes must not make it wait
 _PORTION_SECONDS = 0.002  # while a portion is delivered
-_LAST_CHUNKS = 4
+_LAST_CHUNKS = 16  # they come in from several readers at once
 _CHUNKS, _TABLES, _TURN_SECONDS = 64, 100, 0.25  # at a time, so that the stream is not kept waiting
 KEYLESS_TRIES = 5
 # With more than this waiting for delivery, what is adopted is read from the disk when its turn comes. A table as large
