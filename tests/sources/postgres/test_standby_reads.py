@@ -73,7 +73,8 @@ def test_a_standby_that_was_promoted_is_read_no_more(private_postgres: Postgres,
             source.setup()
             reader = source.snapshot_reader()
             [(end,)] = query(dsn, "SELECT pg_current_wal_insert_lsn()::text")
-            table, observed = described(reader, "public.t"), reader.observe(Position(end))
+            observed = reader.observe(Position(end))  # it has the publication by then, too
+            table = described(reader, "public.t")
             with reader.read(Chunk(table.name, 0), table, [observed]) as read:
                 assert [block.rows for block in read.blocks()] == [1]
             standby.query("SELECT pg_promote()")

@@ -124,6 +124,8 @@ class CopySession:
     def __init__(self, config: PostgresConfig, to: Endpoint) -> None:
         self._where = config.where
         self._session = _session(config, to)
+        self.of_primary = False
+        """It is known that the server is no standby."""
 
     def ask(self, command: str) -> list[tuple[object, ...]]:
         """Rows that the server answers with, as text."""

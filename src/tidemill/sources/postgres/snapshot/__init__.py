@@ -58,6 +58,7 @@ _FILLED = (
     " WHERE pg_relation_size(c.oid) > 0 AND c.reltuples <> 0)"
 )
 _HIGH = "CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END"
+_CLOCK = "(extract(epoch FROM clock_timestamp()) * 1000000)::int8"
 _BEGAN = "SELECT extract(epoch FROM pg_postmaster_start_time())::text"
 _SILENCE_SECONDS = 300.0  # of a server that looks for the first row of a chunk
 _REPLAY_SECONDS = 60.0
@@ -286,48 +287,40 @@ class PostgresSnapshotReader:
     @contextmanager
     def read(self, chunk: Chunk, table: SnapshotTable, observations: Sequence[str]) -> Iterator[PostgresChunkReading]:
         token, config = _Token.from_json(table.token), self._config
-        said: list[tuple[Any, ...]] = []
-        replayed: list[str | None] = []
-        signature = signature_query(token.oid, token.publication)
-
-        def begin(ask: Any) -> None:
-            replayed.append(ask(f"SELECT {REPLAYED}")[0][0])  # before the read's snapshot: that sees it, or more
-            if replayed[0] is None:
-                self._check_captured(ask)
-            if ask(signature) != [(token.signature,)]:
-                raise StructureChanged(f"table {table.name} has another structure, or is gone", where=config.where)
-            ask("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            ask("SET LOCAL row_security = off")  # a policy that hides rows is an error
-            ask(f"SET LOCAL lock_timeout = {int(config.lock_timeout_seconds * 1000)}")
-            # Before the first snapshot: statements that write a table anew do not keep its rows for older ones.
-            locked = [f"ONLY {_name(table)}", *([f"ONLY {chunk.part}"] if chunk.part else [])]
-            try:
-                ask(f"LOCK TABLE {', '.join(locked)} IN ACCESS SHARE MODE")
-            except TableRedefined as error:
-                raise StructureChanged(f"a part of {table.name} is gone: {error.what}", where=config.where) from error
-            if not table.key and (chunk.lower or chunk.upper):
-                ((file,),) = ask(file_query(chunk.part or _name(table)))
-                check_file(chunk, str(file), config.where)
-            said.extend(ask(f"SELECT pg_current_snapshot()::text, ({_HIGH})::text,"
-                            " (extract(epoch FROM clock_timestamp()) * 1000000)::int8::text"))  # fmt: skip
-            said.extend(ask(signature))
-
         self.get_ready()
         session, self._session = self._session, None
         assert session is not None
         try:
-            begin(session.ask)
+            replayed = self._find_replayed(session)  # before the read's snapshot: that sees it, or more
+            # Locked before the first snapshot: statements that write a table anew do not keep its rows for older ones.
+            locked = [f"ONLY {_name(table)}", *([f"ONLY {chunk.part}"] if chunk.part else [])]
+            begin = (
+                "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
+                "SET LOCAL row_security = off",  # a policy that hides rows is an error
+                f"SET LOCAL lock_timeout = {int(config.lock_timeout_seconds * 1000)}",
+                f"LOCK TABLE {', '.join(locked)} IN ACCESS SHARE MODE",
+            )
+            try:
+                session.ask("; ".join(begin))  # together: a server and a reader that take turns lose time at each
+            except TableRedefined as error:
+                raise StructureChanged(f"a part of {table.name} is gone: {error.what}", where=config.where) from error
+            if not table.key and (chunk.lower or chunk.upper):
+                ((file,),) = session.ask(file_query(chunk.part or _name(table)))
+                check_file(chunk, str(file), config.where)
+            signature = signature_query(token.oid, token.publication)
+            ((snapshot, high, clock, now),) = session.ask(
+                f"SELECT pg_current_snapshot()::text, ({_HIGH})::text, {_CLOCK}::text, ({signature})"
+            )
+            if now != token.signature:
+                raise StructureChanged(f"table {table.name} has another structure, or is gone", where=config.where)
             memory, self._memory = self._memory or CopyMemory(), None
             out = CopyOut(*session.socket(), config.where, _SILENCE_SECONDS, memory)
-            (snapshot, high, clock), *now = said
-            if now != [(token.signature,)]:
-                raise StructureChanged(f"the structure of {table.name} changed", where=config.where)
             seen = [Observation.from_json(each) for each in observations]
-            proven = prove(str(snapshot), replayed[0], seen)
-            if replayed[0] is not None and seen and proven is None:
-                raise self._lags(replayed[0], seen[0].logged)
+            proven = prove(str(snapshot), replayed, seen)
+            if replayed is not None and seen and proven is None:
+                raise self._lags(replayed, seen[0].logged)
             yield PostgresChunkReading(
-                Position(str(high)), proven, int(clock), out, _copy(chunk, table, token), table,
+                Position(str(high)), proven, int(str(clock)), out, _copy(chunk, table, token), table,
             )  # fmt: skip
             if out.idle:
                 session.ask("ROLLBACK")
@@ -336,6 +329,16 @@ class PostgresSnapshotReader:
         finally:
             if self._session is not session:
                 session.close()
+
+    def _find_replayed(self, session: CopySession) -> str | None:
+        """None of a server that is no standby, which no session sees change."""
+        if session.of_primary:
+            return None
+        ((replayed,),) = session.ask(f"SELECT {REPLAYED}")
+        if replayed is None:
+            self._check_captured(session.ask)
+            session.of_primary = True
+        return None if replayed is None else str(replayed)
 
     def close(self) -> None:
         if self._session is not None:
