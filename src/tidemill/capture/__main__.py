@@ -167,8 +167,8 @@ def _capture(
         status.update(
             stage="cdc", events=status.count(visible), offset=tail.offset, position=tail.position,
             lag_bytes=source.lag_bytes(), notices=notices(), error={}, tables=effort.tables,
-            busy_seconds=effort.busy_seconds, appends=effort.appends, bytes=effort.bytes,
-            undelivered_bytes=log.undelivered_bytes(),
+            table_bytes=effort.table_bytes, busy_seconds=effort.busy_seconds, appends=effort.appends,
+            bytes=effort.bytes, undelivered_bytes=log.undelivered_bytes(),
             slot_bytes=source.slot_bytes() if isinstance(source, SlotHolder) else None,
         )  # fmt: skip
 

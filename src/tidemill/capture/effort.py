@@ -20,17 +20,24 @@ class Effort:
         self.appends = self.bytes = 0
         self._idle_seconds = 0.0
         self._tables: Counter[str] = Counter()
+        self._table_bytes: Counter[str] = Counter()
 
     @property
     def tables(self) -> dict[str, int]:
         """Events by table, of those with the most."""
         return dict(self._tables.copy().most_common(_MOST_TABLES))
 
+    @property
+    def table_bytes(self) -> dict[str, int]:
+        """Bytes of the same tables in the log."""
+        return {table: self._table_bytes[table] for table in self.tables}
+
     def note(self, entry: Entry) -> None:
         self.appends += 1
         self.bytes += entry.bytes
         for block in entry.blocks:
             self._tables[block.table] += block.rows
+            self._table_bytes[block.table] += block.size
 
     @contextmanager
     def turn(self) -> Iterator[None]:

@@ -29,10 +29,11 @@ class CaptureStatus:
     `streaming_since` is when this process first had a stream, seconds since 1970, 0 before that; `began` is the
     source's position where that was, after which it `resumed` if the pipeline had run before. `caught_up`: the log has
     all that the source had then; only said where it was asked for (`run --once`). `main_since`: when the process had
-    loaded its modules. `tables` are events by table, of the busiest so many; `busy_seconds` those in which it read and
-    wrote changes, without what it waited for; `appends` and `bytes` what it has written to the log; `slot_bytes` what
-    PostgreSQL keeps for the slot, `undelivered_bytes` what the log holds for the stream. `reached`: the log has
-    everything of the source up to there, which is further than `position` where nothing was captured since."""
+    loaded its modules. `tables` are events by table, of the busiest so many, and `table_bytes` their bytes in the
+    log; `busy_seconds` those in which it read and wrote changes, without what it waited for; `appends` and `bytes` what
+    it has written to the log; `slot_bytes` what PostgreSQL keeps for the slot, `undelivered_bytes` what the log holds
+    for the stream. `reached`: the log has everything of the source up to there, which is further than `position` where
+    nothing was captured since."""
 
     pid: int
     stage: str = "init"
@@ -51,6 +52,7 @@ class CaptureStatus:
     time: float = 0.0
     main_since: float = 0.0
     tables: dict[str, int] = field(default_factory=dict)
+    table_bytes: dict[str, int] = field(default_factory=dict)
     busy_seconds: float = 0.0
     slot_bytes: int | None = None
     undelivered_bytes: int = 0

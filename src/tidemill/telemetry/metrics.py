@@ -105,6 +105,7 @@ class Metrics:
         self.table_captured = counter(
             "table_events", _TABLE, "Changes of the table in the log, without rows of snapshots."
         )
+        self.table_bytes = counter("table_bytes", _TABLE, "Bytes of those changes in the log.")
         self.errors = counter(
             "errors", ("pipeline", "code"), "Errors that stopped a part of it, also those that are tried again."
         )

@@ -135,12 +135,14 @@ def test_an_error_counts_once_by_its_code_however_long_it_lasts(metrics: Metrics
 def test_tables_snapshots_schema_changes_and_the_slot_are_shown(
     metrics: Metrics, meter: PipelineMeter, tmp_path: Path
 ) -> None:
-    meter.count_captured(CaptureStatus(1, tables={"a": 3, "b": 1}, slot_bytes=4096))
-    meter.count_captured(CaptureStatus(1, tables={"a": 5}))
+    meter.count_captured(CaptureStatus(1, tables={"a": 3, "b": 1}, table_bytes={"a": 300, "b": 100}, slot_bytes=4096))
+    meter.count_captured(CaptureStatus(1, tables={"a": 5}, table_bytes={"a": 450}))
     meter.count_captured(CaptureStatus(1, tables={"a": 5, "b": 2}))
     meter.count_captured(CaptureStatus(2, tables={"a": 1}))
     assert value(metrics, "table_events_total", table="a") == 6
     assert value(metrics, "table_events_total", table="b") == 2, "one that was not named for a while goes on"
+    assert value(metrics, "table_bytes_total", table="a") == 450
+    assert value(metrics, "table_bytes_total", table="b") == 100
     assert value(metrics, "slot_bytes") == 4096
     copied = (TableStatus("a", "copying", 7), TableStatus("b", "done", 2))
     meter.show(PipelineStatus("orders", State.RUNNING, tables=copied))

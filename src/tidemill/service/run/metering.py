@@ -80,6 +80,10 @@ class DirectorySize:
         return self._size
 
 
+def _growth(before: Mapping[str, int], now: Mapping[str, int]) -> dict[str, int]:
+    return {name: max(0, count - before.get(name, 0)) for name, count in now.items()}
+
+
 def _size_below(path: Path) -> int:
     """Files that are removed meanwhile count nothing."""
     size = 0
@@ -101,6 +105,7 @@ class PipelineMeter:
         self._captured = CaptureStatus(0)  # as it was last seen
         self._restarts = 0
         self._tables: dict[str, int] = {}  # of that process, with how many events it had written of each
+        self._table_bytes: dict[str, int] = {}  # the same in bytes
         self._error: tuple[str, str] = ("", "")
         self._state = ""
         self._saturation = Saturation()
@@ -178,10 +183,11 @@ class PipelineMeter:
         """A new process counts from zero; what its predecessor wrote after it was last seen is not counted."""
         with self._counting:
             if said.pid != self._captured.pid:
-                self._captured, self._tables = CaptureStatus(said.pid), {}
+                self._captured, self._tables, self._table_bytes = CaptureStatus(said.pid), {}, {}
             before, self._captured = self._captured, said
-            tables = {table: count - self._tables.get(table, 0) for table, count in said.tables.items()}
+            tables, sizes = _growth(self._tables, said.tables), _growth(self._table_bytes, said.table_bytes)
             self._tables |= said.tables
+            self._table_bytes |= said.table_bytes
         busy = said.busy_seconds - before.busy_seconds
         for counter, new in (
             (self._metrics.captured, said.events - before.events),
@@ -190,8 +196,9 @@ class PipelineMeter:
             (self._metrics.capture_seconds, busy),
         ):
             counter.labels(self._pipeline).inc(max(0, new))
-        for table, count in tables.items():
-            self._metrics.table_captured.labels(self._pipeline, table).inc(max(0, count))
+        for by_table, grown in ((self._metrics.table_captured, tables), (self._metrics.table_bytes, sizes)):
+            for table, new in grown.items():
+                by_table.labels(self._pipeline, table).inc(new)
         if busy > 0:
             self._saturation.add("capture", busy)
         if said.slot_bytes is not None:
