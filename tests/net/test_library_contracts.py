@@ -51,7 +51,7 @@ TOUCHED = {
     "processors/javascript/sandbox.py": {"_exit"},  # documented, of os
     "service/lease/leases.py": {"_exit"},  # documented, of os
     "service/schedule/run_queue.py": {"_recover_pending_workflows"},
-    "sources/postgres/client.py": {"_usock"},
+    "sources/postgres/client.py": {"_sock", "_usock"},
     "sources/mysql/client.py": {"_sock"},
     "sources/mysql/stream.py": {"_sock", "_force_close", "_execute_command", "_read_packet"},
     "sources/mysql/result.py": {"_sock", "_force_close", "_execute_command", "_read_packet"},

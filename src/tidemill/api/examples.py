@@ -18,12 +18,13 @@ _BY_NAME: dict[str, Any] = {
     "columns": ["amount"], "consequence": "1,200 events are delivered again", "count": {"lake": 1},
     "dead_letters": 0, "dead_letters_dropped": 0, "decided_at": _AT, "decided_by": "ann (token 1f0c2a9b)",
     "decision": "approved", "delivered": 1200, "desired": "running", "detail": "maintenance of the lake",
-    "dry_run": True, "end": 2400, "ended": "", "epoch": 3, "error": "", "estimate": 120_000, "event": {"op": "insert"},
-    "events": 1200, "events_per_second": 5200.0, "failed": 0, "fault": "missing", "fingerprint": "9f86d081884c7d65",
+    "different": 0, "dry_run": True, "end": 2400, "ended": "", "epoch": 3, "error": "", "estimate": 120_000,
+    "event": {"op": "insert"}, "events": 1200, "events_per_second": 5200.0, "extra": 0, "failed": 0,
+    "fault": "missing", "fingerprint": "9f86d081884c7d65",
     "first_at": _AT, "fix": "", "formats": ["json", "avro"], "id": 1, "installed": True, "key": ["17"],
     "labels": {"team": "shop"}, "lag_bytes": 4096, "lag_events": 12, "lag_seconds": 0.4, "left_out": [],
-    "level": "INFO", "limit": 20, "log_bytes": 16_384, "lost": 0, "moving": 0, "name": "orders", "note": "",
-    "number": 1, "captured": "0/16B3748",
+    "level": "INFO", "limit": 20, "log_bytes": 16_384, "lost": 0, "missing": 1, "moving": 0, "name": "orders",
+    "note": "", "number": 1, "captured": "0/16B3748",
     "offset": 1200, "op": "insert", "origin": "api", "outcome": "pass", "path": ["spec", "sinks", 0],
     "pipeline": "orders", "position": "0/16B3748", "purged": 1, "python": "3.11.2", "reason": "",
     "queued": _AT, "recoveries": 0, "registered_at": _AT, "replayed": 1200, "resumed": True,
@@ -31,7 +32,7 @@ _BY_NAME: dict[str, Any] = {
     "spark": "4.3.0", "stage": "cdc", "start": 1200, "started": _AT, "state": "running", "statements": [],
     "status": "applied", "subject": "orders", "superseded": "", "table": "public.orders", "tenant": "shop", "text": "",
     "title": 'there is no pipeline "orders"', "untried": 0, "version": 7, "wait_seconds": 30.0,
-    "what": 'there is no pipeline "orders"', "where": "pipeline orders", "why": "started by an operator", "wrong": 0,
+    "what": 'there is no pipeline "orders"', "where": "pipeline orders", "why": "started by an operator", "wrong": 1,
 }  # fmt: skip
 # Where a field's name is not enough: the field of that shape.
 _BY_FIELD: dict[tuple[str, str], Any] = {

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
 import psycopg
 
 from tidemill.contracts.catalog_scan import CatalogScan
@@ -34,8 +33,8 @@ from tidemill.sources.postgres.publication.published import (
 )
 from tidemill.sources.postgres.relations import announce, identifier, signature_query
 from tidemill.sources.postgres.scan import scan_catalog
+from tidemill.sources.postgres.snapshot.chunk_query import TableToken, copy_command, table_name
 from tidemill.sources.postgres.snapshot.chunk_ranges import (
-    ChunkKey,
     KeyRange,
     Pages,
     check_file,
@@ -45,7 +44,6 @@ from tidemill.sources.postgres.snapshot.chunk_ranges import (
     next_bound,
     next_key,
     operator_schemas,
-    page_conditions,
 )
 from tidemill.sources.postgres.snapshot.copy_out import CopyMemory, CopyOut
 from tidemill.sources.postgres.snapshot.observation import REPLAYED, Observation, prove
@@ -65,36 +63,6 @@ _REPLAY_SECONDS = 60.0
 
 _Copied = tuple[PublishedRelation, list[int]]
 """What the stream calls the rows, and the partitions that hold them; none for a plain table."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Token:
-    """What a chunk's read needs of its table. `condition` is the publication's row filter."""
-
-    oid: int
-    publication: int
-    signature: str
-    key_types: tuple[str, ...]
-    condition: str
-    pages: bool = False  # without a key it may be read in ranges of pages
-    most: int = -1  # it had not more rows when it was described; -1: not known
-    schemas: tuple[str, ...] = ()  # of the operators of the key's types, if not all are the system's
-
-    def to_json(self) -> str:
-        return orjson.dumps(
-            [
-                self.oid, self.publication, self.signature, self.key_types, self.condition, self.pages, self.most,
-                self.schemas,
-            ]
-        ).decode()  # fmt: skip
-
-    def key(self, names: Sequence[str]) -> ChunkKey:
-        return ChunkKey(names, self.key_types, self.schemas)
-
-    @classmethod
-    def from_json(cls, text: str) -> _Token:
-        oid, publication, signature, types, condition, pages, most, *schemas = orjson.loads(text)
-        return cls(oid, publication, signature, tuple(types), condition, pages, most, *map(tuple, schemas))
 
 
 def reader_of(config: PostgresConfig) -> PostgresSnapshotReader:
@@ -187,7 +155,7 @@ class PostgresSnapshotReader:
             held = [sizes.get(oid, (0, 0)) for oid in leaves or [relation.oid]]
             estimate = sum(rows for rows, _ in held)
             most = sum(rows for _, rows in held) if all(rows >= 0 for _, rows in held) else -1
-            token = _Token(
+            token = TableToken(
                 relation.oid, publication.oid, one.signature, one.key_types, relation.filter, pages, most,
                 tuple(operators.get(kind, "pg_catalog") for kind in one.key_types) if operators else (),
             )  # fmt: skip
@@ -211,7 +179,7 @@ class PostgresSnapshotReader:
         return {oid: (int(about or 0), -1 if most is None else int(most)) for oid, about, most in rows}, Position(high)
 
     def plan(self, table: SnapshotTable, part: str, after: Bound | None, rows: int) -> Bound | None:
-        token = _Token.from_json(table.token)
+        token = TableToken.from_json(table.token)
         if after is None and 0 <= token.most <= rows:
             return None  # of many small tables the server is not asked for each
         try:
@@ -222,9 +190,9 @@ class PostgresSnapshotReader:
             raise TableLocked(error.what, where=error.where) from error
 
     def _plan_keys(
-        self, table: SnapshotTable, token: _Token, part: str, after: Bound | None, rows: int
+        self, table: SnapshotTable, token: TableToken, part: str, after: Bound | None, rows: int
     ) -> Bound | None:
-        name, key = part or _name(table), token.key(table.key)
+        name, key = part or table_name(table), token.key(table.key)
         with self._connect() as db:
             if after is None or (table.name, part) not in self._ranges:
                 self._ranges[table.name, part] = measure_keys(db, name, key)
@@ -233,7 +201,7 @@ class PostgresSnapshotReader:
     def _plan_pages(self, table: SnapshotTable, part: str, after: Bound | None, rows: int) -> Bound | None:
         with self._connect() as db:
             if after is None or (table.name, part) not in self._pages:
-                self._pages[table.name, part] = measure_pages(db, part or _name(table))
+                self._pages[table.name, part] = measure_pages(db, part or table_name(table))
         pages = self._pages[table.name, part]
         if pages is not None and after is not None and after[1] != pages[2]:
             raise StructureChanged(f"{table.name} was written anew: its rows are in other pages")
@@ -286,14 +254,14 @@ class PostgresSnapshotReader:
 
     @contextmanager
     def read(self, chunk: Chunk, table: SnapshotTable, observations: Sequence[str]) -> Iterator[PostgresChunkReading]:
-        token, config = _Token.from_json(table.token), self._config
+        token, config = TableToken.from_json(table.token), self._config
         self.get_ready()
         session, self._session = self._session, None
         assert session is not None
         try:
             replayed = self._find_replayed(session)  # before the read's snapshot: that sees it, or more
             # Locked before the first snapshot: statements that write a table anew do not keep its rows for older ones.
-            locked = [f"ONLY {_name(table)}", *([f"ONLY {chunk.part}"] if chunk.part else [])]
+            locked = [f"ONLY {table_name(table)}", *([f"ONLY {chunk.part}"] if chunk.part else [])]
             begin = (
                 "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
                 "SET LOCAL row_security = off",  # a policy that hides rows is an error
@@ -305,7 +273,7 @@ class PostgresSnapshotReader:
             except TableRedefined as error:
                 raise StructureChanged(f"a part of {table.name} is gone: {error.what}", where=config.where) from error
             if not table.key and (chunk.lower or chunk.upper):
-                ((file,),) = session.ask(file_query(chunk.part or _name(table)))
+                ((file,),) = session.ask(file_query(chunk.part or table_name(table)))
                 check_file(chunk, str(file), config.where)
             signature = signature_query(token.oid, token.publication)
             ((snapshot, high, clock, now),) = session.ask(
@@ -320,7 +288,7 @@ class PostgresSnapshotReader:
             if replayed is not None and seen and proven is None:
                 raise self._lags(replayed, seen[0].logged)
             yield PostgresChunkReading(
-                Position(str(high)), proven, int(str(clock)), out, _copy(chunk, table, token), table,
+                Position(str(high)), proven, int(str(clock)), out, copy_command(chunk, table, token), table,
             )  # fmt: skip
             if out.idle:
                 session.ask("ROLLBACK")
@@ -375,29 +343,3 @@ class PostgresChunkReading:
     def blocks(self) -> Iterator[Block]:
         failpoint("snapshot.read")
         return self._out.blocks(self._command, self._table.table)
-
-
-def _name(table: SnapshotTable) -> str:
-    return identifier(table.table.schema, table.table.name)
-
-
-def _copy(chunk: Chunk, table: SnapshotTable, token: _Token) -> str:
-    key = token.key(table.key)
-    conditions = [f"({condition})" for condition in (token.condition, chunk.where) if condition]
-    if not table.key:
-        conditions += page_conditions(chunk)
-    elif chunk.lower is not None:
-        conditions.append(key.compare(">", chunk.lower))
-    if table.key and chunk.upper is not None:
-        conditions.append(key.compare("<=", chunk.upper))
-    if chunk.points:
-        points = [key.compare("=", _print(point, token)) for point in chunk.points]
-        conditions.append(f"({' OR '.join(points)})")
-    columns = ", ".join(identifier(c.name) for c in table.table.columns)
-    where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-    return f"COPY (SELECT {columns} FROM ONLY {chunk.part or _name(table)}{where}) TO STDOUT"
-
-
-def _print(point: Bound, token: _Token) -> Bound:
-    """Bytes come in hex, without the prefix that PostgreSQL has for them."""
-    return tuple(f"\\x{text}" if kind == "bytea" else text for text, kind in zip(point, token.key_types, strict=True))
