@@ -50,10 +50,9 @@ def test_what_is_captured_in_a_pause_waits_in_the_log_and_is_delivered_after_it(
     until(lambda: runtime.status(name).lag_events == 10)
     assert (scripted.state(name), runtime.status(name).sinks[0].lag_events) == (State.PAUSED, 10)
     runtime.resume(name)
-    until(lambda: runtime.status(name).events == 20)
-    assert runtime.status(name).lag_events == 0
-    transitions = [each.state for each in transitions_of(pipeline, 10)]
-    assert transitions == ["running", "paused", "stopping", "running"]
+    until(lambda: (runtime.status(name).events, runtime.status(name).lag_events) == (20, 0))
+    expected = ["running", "paused", "stopping", "running"]
+    until(lambda: [each.state for each in transitions_of(pipeline, 10)] == expected)
 
 
 def test_a_pipeline_that_starts_paused_captures_and_needs_no_spark(
