@@ -163,11 +163,11 @@ def _capture(
     effort = Effort()
 
     def progress(visible: int) -> None:
-        tail = log.tail
+        tail, (tables, table_bytes) = log.tail, effort.busiest()
         status.update(
             stage="cdc", events=status.count(visible), offset=tail.offset, position=tail.position,
-            lag_bytes=source.lag_bytes(), notices=notices(), error={}, tables=effort.tables,
-            table_bytes=effort.table_bytes, busy_seconds=effort.busy_seconds, appends=effort.appends,
+            lag_bytes=source.lag_bytes(), notices=notices(), error={}, tables=tables,
+            table_bytes=table_bytes, busy_seconds=effort.busy_seconds, appends=effort.appends,
             bytes=effort.bytes, undelivered_bytes=log.undelivered_bytes(),
             slot_bytes=source.slot_bytes() if isinstance(source, SlotHolder) else None,
         )  # fmt: skip

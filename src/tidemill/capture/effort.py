@@ -22,15 +22,10 @@ class Effort:
         self._tables: Counter[str] = Counter()
         self._table_bytes: Counter[str] = Counter()
 
-    @property
-    def tables(self) -> dict[str, int]:
-        """Events by table, of those with the most."""
-        return dict(self._tables.copy().most_common(_MOST_TABLES))
-
-    @property
-    def table_bytes(self) -> dict[str, int]:
-        """Bytes of the same tables in the log."""
-        return {table: self._table_bytes[table] for table in self.tables}
+    def busiest(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Events by table, of those with the most, and their bytes in the log."""
+        tables = dict(self._tables.copy().most_common(_MOST_TABLES))
+        return tables, {table: self._table_bytes[table] for table in tables}
 
     def note(self, entry: Entry) -> None:
         self.appends += 1

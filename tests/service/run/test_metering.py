@@ -190,7 +190,10 @@ def test_an_append_counts_with_its_bytes_and_events_by_table(tmp_path: Path) -> 
     for entry in entries:
         effort.note(entry)
     assert (effort.appends, effort.bytes) == (2, sum(ref.size for entry in entries for ref in entry.blocks))
-    assert sum(effort.tables.values()) == 20
+    events, sizes = effort.busiest()
+    assert sum(events.values()) == 20
+    assert events.keys() == sizes.keys()
+    assert 0 < sum(sizes.values()) <= effort.bytes
 
 
 def test_capture_is_idle_while_nothing_comes_and_while_it_is_held_back() -> None:
